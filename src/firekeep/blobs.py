@@ -1,0 +1,309 @@
+"""Where bytes are: in memory, in a window of a file, or not drawn yet."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import stat
+import sys
+from collections.abc import Callable, Hashable, Iterator
+from typing import Protocol
+
+from firekeep.errors import EntryError, TruncatedError
+
+CHUNK = 8 << 20
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+
+
+class Source(Protocol):
+    """Random access to the bytes of one file, held open."""
+
+    size: int
+    path: str | None
+
+    def view(self, offset: int, length: int) -> memoryview:
+        """Give a window without copying; raises `TruncatedError` outside the file."""
+        ...
+
+    def fileno(self) -> int | None:
+        """Give the open file's descriptor, or None when the bytes are in memory."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file. Views handed out stay valid."""
+        ...
+
+
+class MemorySource:
+    """Bytes in memory, as a file."""
+
+    def __init__(self, data: bytes | bytearray | memoryview, *, path: str | None = None) -> None:
+        self._view = memoryview(data).cast("B").toreadonly()
+        self.size = self._view.nbytes
+        self.path = path
+
+    def view(self, offset: int, length: int) -> memoryview:
+        """Give a window of the buffer."""
+        check_range(offset, length, self.size)
+        return self._view[offset : offset + length]
+
+    def fileno(self) -> int | None:
+        """There is no file."""
+        return None
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class FileSource:
+    """A file on disk, opened once and mapped when first looked at.
+
+    The mapping keeps the file's bytes as they were opened: the name may be replaced or unlinked meanwhile. With `private=True`
+    views are writable and copy-on-write: what is written to them never reaches the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, private: bool = False) -> None:
+        self.path: str | None = os.fspath(path)
+        self._private = private
+        self._fd: int | None = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self._map: memoryview | None = None
+        try:
+            status = os.fstat(self._fd)
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(21, os.strerror(21), self.path)
+        except OSError:
+            self.close()
+            raise
+        self.size = status.st_size
+
+    def view(self, offset: int, length: int) -> memoryview:
+        """Give a window of the mapping; a file that has shrunk since it was opened raises `TruncatedError`."""
+        check_range(offset, length, self.size)
+        if self._fd is not None and (now := os.fstat(self._fd).st_size) < offset + length:
+            raise TruncatedError(
+                f"the file had {self.size} bytes when it was opened and has {now} now",
+                limit=self.size,
+                actual=now,
+            )
+        if self._map is None:
+            self._map = self._open_map()
+        return self._map[offset : offset + length]
+
+    def _open_map(self) -> memoryview:
+        if self._fd is None:
+            raise ValueError("the file is closed: read tensors while it is open")
+        if self.size == 0:
+            return memoryview(b"")
+        try:
+            if self._private:
+                flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
+                return memoryview(mmap.mmap(self._fd, self.size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE))
+            return memoryview(mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ))
+        except (OSError, ValueError):
+            # Some network file systems and pipes cannot be mapped: read instead.
+            data = bytearray(self.size)
+            with open(self._fd, "rb", closefd=False) as file:
+                file.seek(0)
+                file.readinto(data)
+            return memoryview(data) if self._private else memoryview(data).toreadonly()
+
+    def fileno(self) -> int | None:
+        """Give the descriptor, or None once closed."""
+        return self._fd
+
+    def close(self) -> None:
+        """Close the descriptor and drop the mapping; it lives on while views of it do."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        self._map = None
+
+
+def check_range(offset: int, length: int, size: int) -> None:
+    """Refuse a window that does not lie inside a file of `size` bytes."""
+    if offset < 0 or length < 0 or offset + length > size:
+        raise TruncatedError(
+            f"bytes {offset} to {offset + length} lie outside the file of {size} bytes",
+            offset=offset,
+            limit=offset + length,
+            actual=size,
+        )
+
+
+class Blob:
+    """Bytes of a known length, drawn when asked for."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+    def view(self) -> memoryview:
+        """Give all bytes as one flat buffer."""
+        raise NotImplementedError
+
+    def chunks(self, size: int = CHUNK) -> Iterator[memoryview]:
+        """Give the bytes in pieces of at most `size`."""
+        whole = self.view()
+        for start in range(0, whole.nbytes, size):
+            yield whole[start : start + size]
+
+    def identity(self) -> Hashable | None:
+        """Say where the bytes are, so that two names of one tensor compare equal; None when nobody else has them."""
+        return None
+
+    def window(self) -> tuple[Source, int] | None:
+        """Give the file and offset where the bytes lie as they are, or None."""
+        return None
+
+
+class MemoryBlob(Blob):
+    """Bytes in memory. `owner` keeps alive, and identifies, what they are a view of."""
+
+    __slots__ = ("_identity", "_view")
+
+    def __init__(self, data: bytes | bytearray | memoryview, *, identity: Hashable | None = None) -> None:
+        self._view = memoryview(data).cast("B")
+        self._identity = identity
+        super().__init__(self._view.nbytes)
+
+    def view(self) -> memoryview:
+        """Give the buffer itself."""
+        return self._view
+
+    def identity(self) -> Hashable | None:
+        """Give the identity the maker knew, if any."""
+        return self._identity
+
+
+class WindowBlob(Blob):
+    """A range of an open file."""
+
+    __slots__ = ("offset", "source")
+
+    def __init__(self, source: Source, offset: int, nbytes: int) -> None:
+        self.source = source
+        self.offset = offset
+        self.nbytes = nbytes  # said here, not by way of Blob: tens of thousands are made at once
+
+    def view(self) -> memoryview:
+        """Give the window without copying."""
+        return self.source.view(self.offset, self.nbytes)
+
+    def identity(self) -> Hashable | None:
+        """Equal ranges of one open file are one tensor."""
+        return (id(self.source), self.offset, self.nbytes)
+
+    def window(self) -> tuple[Source, int] | None:
+        """Give the file and the offset."""
+        return self.source, self.offset
+
+
+class DeferredBlob(Blob):
+    """Bytes that a function makes when asked, of a length declared beforehand.
+
+    Nothing is kept: each `view` calls the function once more.
+    """
+
+    __slots__ = ("_identity", "_provider")
+
+    def __init__(
+        self,
+        nbytes: int,
+        provider: Callable[[], bytes | bytearray | memoryview],
+        *,
+        identity: Hashable | None = None,
+    ) -> None:
+        self._provider = provider
+        self._identity = identity
+        super().__init__(nbytes)
+
+    def view(self) -> memoryview:
+        """Call the provider; raises `EntryError` when it gives another length than declared."""
+        view = memoryview(self._provider()).cast("B")
+        if view.nbytes != self.nbytes:
+            raise EntryError(
+                f"{self.nbytes} bytes were declared, {view.nbytes} came",
+                limit=self.nbytes,
+                actual=view.nbytes,
+            )
+        return view
+
+    def identity(self) -> Hashable | None:
+        """Give the identity the maker knew, if any."""
+        return self._identity
+
+
+class UnsharedBlob(Blob):
+    """The bytes of another blob, owned by nobody else: it has no identity."""
+
+    __slots__ = ("_base",)
+
+    def __init__(self, base: Blob) -> None:
+        self._base = base
+        super().__init__(base.nbytes)
+
+    def view(self) -> memoryview:
+        """Give the other blob's bytes."""
+        return self._base.view()
+
+    def window(self) -> tuple[Source, int] | None:
+        """Give the other blob's window."""
+        return self._base.window()
+
+
+class StridedBlob(Blob):
+    """A tensor view over a storage: gathered into row-major, little-endian order when drawn.
+
+    `offset` is in bytes, `strides` in elements of `itemsize` bytes. `swap` is the width of the units whose bytes are reversed
+    (big-endian files; for complex numbers half the item), 0 for none. The caller has checked that the view lies inside
+    the storage `base`.
+    """
+
+    __slots__ = ("base", "itemsize", "offset", "shape", "strides", "swap")
+
+    def __init__(
+        self,
+        base: Blob,
+        *,
+        offset: int,
+        itemsize: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        swap: int = 0,
+    ) -> None:
+        self.base = base
+        self.offset = offset
+        self.itemsize = itemsize
+        self.shape = shape
+        self.strides = strides
+        self.swap = swap
+        super().__init__(math.prod(shape) * itemsize)
+
+    def view(self) -> memoryview:
+        """Gather the elements into a fresh buffer."""
+        import numpy as np
+
+        raw = np.frombuffer(self.base.view(), dtype=np.uint8)
+        if self.nbytes == 0:
+            return memoryview(b"")
+        width = self.swap or self.itemsize
+        units = self.itemsize // width
+        unit = np.dtype(f"V{width}")
+        strided = np.ndarray(
+            (*self.shape, units),
+            dtype=unit,
+            buffer=raw.data,
+            offset=self.offset,
+            strides=(*(stride * self.itemsize for stride in self.strides), width),
+        )
+        dense = np.ascontiguousarray(strided).view(np.uint8).reshape(-1)
+        if self.swap > 1:
+            dense = np.ascontiguousarray(dense.reshape(-1, width)[:, ::-1]).reshape(-1)
+        return dense.data
+
+    def identity(self) -> Hashable | None:
+        """Equal views of one storage are one tensor."""
+        below = self.base.identity()
+        return None if below is None else (below, self.offset, self.shape, self.strides)

@@ -1,0 +1,132 @@
+"""The waist of the house: one named tensor, between a file and a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import repeat
+
+from firekeep.blobs import Blob, UnsharedBlob
+from firekeep.dtypes import DType
+from firekeep.errors import EntryError, UnsupportedError
+from firekeep.ids import ParamId
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """A tensor by name, with bytes that may not exist yet.
+
+    `blob` gives contiguous, row-major, little-endian bytes of exactly `dtype.nbytes(shape)`. `problem`, where set, says why no
+    bytes can be had (a sparse tensor, an unknown dtype, a missing storage): the entry is listed, and refused when touched.
+    `dtype` is None only beside a problem.
+    """
+
+    name: str
+    dtype: DType | None
+    shape: tuple[int, ...]
+    blob: Blob
+    param_id: ParamId | None = None
+    problem: str | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor as declared."""
+        return self.blob.nbytes
+
+    @property
+    def numel(self) -> int:
+        """How many elements the shape holds; a rank-0 tensor holds one."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    def require(self) -> DType:
+        """Give the dtype, or raise `UnsupportedError` naming the tensor and why it has no bytes."""
+        if self.problem is not None or self.dtype is None:
+            raise UnsupportedError(self.problem or "its dtype is unknown", tensor=self.name)
+        return self.dtype
+
+    def read(self) -> memoryview:
+        """Draw the bytes: a window of the file where they lie there as they are, else a fresh buffer.
+
+        Raises `EntryError` when the provider fails or gives another length than declared.
+        """
+        self.require()
+        try:
+            view = self.blob.view()
+        except EntryError as error:
+            raise error.at(tensor=self.name)  # noqa: B904 - the same error, with its place
+        if view.nbytes != self.blob.nbytes:
+            raise EntryError(f"{self.blob.nbytes} bytes were declared, {view.nbytes} came", tensor=self.name)
+        return view
+
+    def renamed(self, name: str) -> TensorEntry:
+        """Give the same tensor under another name."""
+        return replace(self, name=name)
+
+
+class _Draft:
+    """The slots of `TensorEntry` without its guard, by which setting them costs five times as much."""
+
+    __slots__ = ("blob", "dtype", "name", "param_id", "problem", "shape")
+
+    name: str
+    dtype: DType | None
+    shape: tuple[int, ...]
+    blob: Blob
+    param_id: ParamId | None
+    problem: str | None
+
+
+def make_entries(
+    names: Iterable[str],
+    dtypes: Iterable[DType | None],
+    shapes: Iterable[tuple[int, ...]],
+    blobs: Iterable[Blob],
+    *,
+    param_ids: Iterable[ParamId | None] = repeat(None),
+    problems: Iterable[str | None] = repeat(None),
+) -> list[TensorEntry]:
+    """Make many entries at once from columns of equal length, a fifth of the work of making each by itself."""
+    made: list[TensorEntry] = []
+    for name, dtype, shape, blob, param_id, problem in zip(
+        names, dtypes, shapes, blobs, param_ids, problems, strict=False
+    ):
+        draft = _Draft()
+        draft.name = name
+        draft.dtype = dtype
+        draft.shape = shape
+        draft.blob = blob
+        draft.param_id = param_id
+        draft.problem = problem
+        draft.__class__ = TensorEntry  # type: ignore[assignment]
+        made.append(draft)  # type: ignore[arg-type]
+    return made
+
+
+def untied(entry: TensorEntry) -> TensorEntry:
+    """Give the same tensor with bytes of its own, as far as a writer can tell: it is stored whole under its own name."""
+    return replace(entry, blob=UnsharedBlob(entry.blob))
+
+
+def tie_key(entry: TensorEntry) -> tuple[object, ...] | None:
+    """Say where a tensor's bytes are, or None when it shares them with nobody.
+
+    Two entries with equal keys are one tensor under two names. Empty tensors are never tied.
+    """
+    identity = entry.blob.identity()
+    if identity is None or entry.blob.nbytes == 0 or entry.problem is not None:
+        return None
+    return (identity, entry.dtype, entry.shape)
+
+
+def find_ties(entries: list[TensorEntry]) -> dict[str, str]:
+    """Map each further name of a tensor to the first one, in the order given."""
+    first: dict[tuple[object, ...], str] = {}
+    ties = {}
+    for entry in entries:
+        key = tie_key(entry)
+        if key is not None and first.setdefault(key, entry.name) != entry.name:
+            ties[entry.name] = first[key]
+    return ties

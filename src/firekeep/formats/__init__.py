@@ -1,0 +1,94 @@
+"""The family of file formats: one row a member, told apart by content and never by suffix."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import PurePath
+
+from firekeep.blobs import Source
+from firekeep.errors import UnsupportedError
+from firekeep.formats._protocol import (
+    Container,
+    Contents,
+    Finding,
+    OpenOptions,
+    Reader,
+    Severity,
+    Writer,
+)
+
+__all__ = [
+    "FORMATS",
+    "Container",
+    "Contents",
+    "Finding",
+    "Format",
+    "OpenOptions",
+    "Severity",
+    "format_for_suffix",
+    "open_path",
+    "open_source",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A row of the table: a member's name, the suffixes it is saved under, and its door, imported when used."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    writes: bool
+
+    def reader(self) -> Reader:
+        """Give the member's `open_container`."""
+        reader: Reader = import_module(f"firekeep.formats.{self.name}").open_container
+        return reader
+
+    def writer(self) -> Writer:
+        """Give the member's `plan`; raises `UnsupportedError` for formats that are only read."""
+        if not self.writes:
+            able = " or ".join(row.suffixes[0] for row in FORMATS.values() if row.writes)
+            raise UnsupportedError(f"{self.name} files are read, not written", remedy=f"Write {able} instead.")
+        writer: Writer = import_module(f"firekeep.formats.{self.name}").plan
+        return writer
+
+
+FORMATS = {
+    row.name: row
+    for row in (
+        Format(name="burnpack", suffixes=(".bpk",), writes=True),
+        Format(name="safetensors", suffixes=(".safetensors",), writes=True),
+        Format(name="pytorch", suffixes=(".pt", ".pth", ".ckpt", ".bin"), writes=False),
+    )
+}
+
+
+def format_for_suffix(path: str | os.PathLike[str]) -> Format:
+    """Choose the format to write from a path's suffix; raises `UnsupportedError` listing the suffixes there are."""
+    suffix = PurePath(path).suffix.lower()
+    for row in FORMATS.values():
+        if suffix in row.suffixes:
+            return row
+    known = ", ".join(suffix for row in FORMATS.values() if row.writes for suffix in row.suffixes)
+    raise UnsupportedError(
+        f"{os.fspath(path)}: no format is known by the suffix {suffix!r}", remedy=f"Use one of {known}."
+    )
+
+
+def open_source(source: Source, options: OpenOptions) -> Container:
+    """Tell the format from the content and open it; anything else raises `WrongFormatError` saying what it is."""
+    from firekeep.formats._detect import detect
+
+    return FORMATS[detect(source, limits=options.limits)].reader()(source, options)
+
+
+def open_path(path: str, options: OpenOptions) -> tuple[Container, Source] | None:
+    """Open a directory or a safetensors index as one sharded set; None for any other path.
+
+    The source given back is the index (or the only file of the directory); the shards are the container's own.
+    """
+    from firekeep.formats.safetensors import open_shards
+
+    return open_shards(path, options)

@@ -1,0 +1,95 @@
+"""What every format gives and takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from firekeep.blobs import Source
+from firekeep.disk import WritePlan
+from firekeep.entry import TensorEntry
+from firekeep.limits import DEFAULT_LIMITS, Limits
+from firekeep.scalars import Scalar
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing a check found. `place` is a tensor, a member of an archive or "" for the file."""
+
+    severity: Severity
+    place: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenOptions:
+    """How a file is to be opened; each format takes what concerns it."""
+
+    limits: Limits = DEFAULT_LIMITS
+    top_level_key: str | None = None
+    """PyTorch: show only what lies under this dotted path, without the prefix."""
+    allow_trailing: bool = False
+    """Safetensors: take bytes after the last tensor for granted (and report them) instead of refusing the file."""
+    private: bool = False
+    """Map further files (shards) copy-on-write, as the caller has mapped the first one."""
+
+
+def _no_values() -> Any:
+    return {}
+
+
+def _no_findings() -> Iterator[Finding]:
+    return iter(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """An open file: entries in the order their data lie, and what stands beside them.
+
+    `check` runs the checks that cost a pass over the data (CRC of archive members, padding); what an open can check cheaply it has
+    checked before a Container exists. `values` gives what a PyTorch file holds besides tensors. `ties` maps names that the file
+    does not hold to the ones that stand for them (safetensors' `__metadata__` convention).
+    """
+
+    format: str
+    variant: str = ""
+    entries: Mapping[str, TensorEntry]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    ties: Mapping[str, str] = field(default_factory=dict)
+    subtrees: tuple[str, ...] = ()
+    """PyTorch: dotted paths of the subtrees that look like a model's state dict, when they are not the whole file."""
+    values: Callable[[], Any] = _no_values
+    check: Callable[[], Iterator[Finding]] = _no_findings
+    sources: tuple[Source, ...] = ()
+    """Files this container opened besides the one it was given (shards)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What is to be written: entries in the order their data shall lie, string metadata and scalars."""
+
+    entries: Iterable[TensorEntry]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+class Reader(Protocol):
+    """Open a source as a container."""
+
+    def __call__(self, source: Source, options: OpenOptions) -> Container:
+        """Read the table of the file and no tensor; raises `FormatError` with the cause."""
+        ...
+
+
+class Writer(Protocol):
+    """Plan a file, before it exists."""
+
+    def __call__(self, contents: Contents, limits: Limits) -> WritePlan:
+        """Decide every offset from declared lengths; draws no tensor. Raises `FormatError` naming the tensor at fault."""
+        ...

@@ -1,0 +1,42 @@
+"""How much a file may ask for, before it is believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MiB = 1 << 20
+GiB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds checked before memory is taken; pass another object to `open` to move them.
+
+    The burnpack bounds are Burn 0.22.1's own, checked on reading and on writing: a file past them is one that Burn refuses.
+    The others protect the reader from small files that ask for a lot.
+    """
+
+    burnpack_metadata_bytes: int = 100 * MiB
+    burnpack_tensor_bytes: int = 10 * GiB
+    burnpack_tensors: int = 100_000
+    burnpack_file_bytes: int = 100 * GiB
+    burnpack_depth: int = 128
+    burnpack_decoded_bytes: int = 192 * MiB
+    """Memory that the decoded table may take, estimated beforehand. Burn has no such bound; its own files stay far below."""
+    safetensors_header_bytes: int = 100_000_000
+    safetensors_tensors: int = 2_000_000
+    pickle_bytes: int = 100 * MiB
+    pickle_opcodes: int = 10_000_000
+    pickle_depth: int = 1_000
+    pickle_nodes: int = 2_000_000
+    """Values visited when a pickled object is flattened; objects shared many times count each time."""
+    text_bytes: int = 64 * MiB
+    """Text and bytes held by values read from one pickle."""
+    archive_members: int = 1_000_000
+    inflate_ratio: int = 1_100
+    """Deflate cannot do better than about 1,032 to 1; a member that claims to is damaged."""
+    tensor_bytes: int = 1 << 40
+    """One tensor as it would lie in memory: expanded views count at their full size."""
+
+
+DEFAULT_LIMITS = Limits()

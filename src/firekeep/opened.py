@@ -1,0 +1,254 @@
+"""An open file: names, entries, arrays, and what stands beside them."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from firekeep.blobs import FileSource, MemorySource, Source
+from firekeep.entry import TensorEntry, find_ties
+from firekeep.errors import FirekeepError, TensorNotFoundError
+from firekeep.formats import Container, OpenOptions, open_path, open_source
+from firekeep.scalars import Scalar
+
+if TYPE_CHECKING:
+    from firekeep.arrays import Array
+
+_NEAR = 3
+_SEARCHED = 20_000
+
+Readable = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Traversable
+
+
+class OpenedFile:
+    """A file of tensors held open: names and lazy entries, in the order their data lie. Made by `firekeep.open`.
+
+    Use it as a context manager. Entries and arrays are windows of the file: arrays taken from it stay valid after `close`, and
+    the file may be replaced meanwhile. `file[name]` is `file.array(name)`.
+    """
+
+    def __init__(self, container: Container, source: Source) -> None:
+        self._container = container
+        self._source = source
+
+    @property
+    def path(self) -> str | None:
+        """The file's path, or None for bytes."""
+        return self._source.path
+
+    @property
+    def format(self) -> str:
+        """The format found in the content: "burnpack", "safetensors" or "pytorch"."""
+        return self._container.format
+
+    @property
+    def variant(self) -> str:
+        """The kind of container within the format: "zip", "legacy", "tar", "pickle", "torchscript", "sharded" or ""."""
+        return self._container.variant
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """String metadata of the file."""
+        return MappingProxyType(dict(self._container.metadata))
+
+    @property
+    def scalars(self) -> Mapping[str, Scalar]:
+        """Typed scalars of a burnpack file; empty elsewhere."""
+        return MappingProxyType(dict(self._container.scalars))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader noticed and did not refuse, in words."""
+        return self._container.notes
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """Facts of the format: header length, version, byte order and the like."""
+        return MappingProxyType(dict(self._container.details))
+
+    @property
+    def subtrees(self) -> tuple[str, ...]:
+        """Dotted paths in a PyTorch file that hold a model's tensors beside other things: for `top_level_key`."""
+        return self._container.subtrees
+
+    @property
+    def source(self) -> Source:
+        """The bytes behind the file: for a sharded set, its index."""
+        return self._source
+
+    @property
+    def container(self) -> Container:
+        """The container itself, for code that goes on with entries."""
+        return self._container
+
+    @property
+    def ties(self) -> dict[str, str]:
+        """Map each further name of a tied tensor to the first; names only recorded in metadata are included."""
+        return {**find_ties(list(self._container.entries.values())), **self._container.ties}
+
+    @property
+    def entries(self) -> Mapping[str, TensorEntry]:
+        """All tensors by name: a lazy mapping, which draws no bytes."""
+        return self._container.entries
+
+    def keys(self) -> list[str]:
+        """List the tensors' names, in the order their data lie."""
+        return list(self._container.entries)
+
+    def entry(self, name: str) -> TensorEntry:
+        """Give one tensor's entry; raises `TensorNotFoundError` with near names.
+
+        A name that the file does not hold but ties to one it holds (`ties`) gives that tensor.
+        """
+        container = self._container
+        try:
+            return container.entries[name]
+        except KeyError:
+            if (kept := container.ties.get(name)) is not None and kept in container.entries:
+                return container.entries[kept].renamed(name)
+            raise TensorNotFoundError(
+                f"there is no tensor {name!r} among {len(self)}",
+                path=self.path,
+                remedy=_near(name, self.keys()),
+            ) from None
+
+    def array(self, name: str) -> Array:
+        """Give one tensor as a NumPy array: a read-only view of the file where possible, else a fresh array.
+
+        Raises `TensorNotFoundError`, or `UnsupportedError` for a tensor that is listed but has no plain bytes.
+        """
+        from firekeep.arrays import as_array
+
+        try:
+            return as_array(self.entry(name))
+        except FirekeepError as error:
+            raise error.at(path=self.path, tensor=name)  # noqa: B904 - the same error, with its place
+
+    def values(self) -> Any:
+        """Give what a PyTorch file holds besides tensors, as plain data: epoch, hyper-parameters, configuration.
+
+        Tensors stand in it as `TensorRef`, foreign objects as `Opaque` with the name of their class. Other formats give {}.
+        """
+        return self._container.values()
+
+    def __getitem__(self, name: str) -> Array:
+        return self.array(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._container.entries or name in self._container.ties
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._container.entries)
+
+    def __len__(self) -> int:
+        return len(self._container.entries)
+
+    def close(self) -> None:
+        """Let go of the file; arrays taken from it stay valid."""
+        self._source.close()
+        for source in self._container.sources:
+            source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<firekeep file {self.path or 'in memory'}: {self.format}, {len(self)} tensors>"
+
+
+def open_file(source: Readable, options: OpenOptions, *, private: bool = False) -> OpenedFile:
+    """Open a path, bytes, a binary file object or an importlib resource.
+
+    A directory or an index path opens a sharded set. File objects are read from their current position, by their descriptor
+    where they are whole files on disk, else into memory. `private` maps files copy-on-write, so that views are writable.
+    See `firekeep.open`.
+    """
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        if (opened := open_path(path, replace(options, private=private))) is not None:
+            container, first = opened
+            return OpenedFile(container, first)
+        backing = _source_of_path(path, private=private)
+    else:
+        backing = _source_of(source, private=private)
+    try:
+        return OpenedFile(open_source(backing, options), backing)
+    except FirekeepError as error:
+        backing.close()
+        raise error.at(path=backing.path)  # noqa: B904 - the same error, with its place
+    except BaseException:
+        backing.close()
+        raise
+
+
+def narrow(opened: OpenedFile, options: OpenOptions) -> OpenedFile:
+    """Read the table of an open PyTorch file again, for the part that `options.top_level_key` names."""
+    source = opened.source
+    try:
+        return OpenedFile(open_source(source, options), source)
+    except FirekeepError as error:
+        raise error.at(path=source.path)  # noqa: B904 - the same error, with its place
+
+
+def _source_of_path(path: str, *, private: bool) -> Source:
+    if Path(path).is_fifo():  # as the shell's <(command) is: it has no size, and is read once
+        return MemorySource(Path(path).read_bytes(), path=path)
+    return FileSource(path, private=private)
+
+
+def _source_of(source: Any, *, private: bool) -> Source:
+    if isinstance(source, bytes | bytearray | memoryview):
+        return MemorySource(source)
+    if hasattr(source, "read"):
+        return _source_of_file(source, private=private)
+    if isinstance(source, Traversable):
+        return MemorySource(source.read_bytes(), path=source.name)
+    raise TypeError(f"cannot open {type(source).__name__}: a path, bytes, a binary file or a resource is needed")
+
+
+def _source_of_file(file: Any, *, private: bool) -> Source:
+    if isinstance(file, io.TextIOBase):
+        raise TypeError("the file is open in text mode: open it with 'rb'")
+    name = getattr(file, "name", None)
+    path = name if isinstance(name, str) else None
+    if path is not None and _is_whole_file(file, path):
+        return FileSource(path, private=private)
+    data = file.read()
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"the file gives {type(data).__name__} where bytes are needed: open it with 'rb'")
+    return MemorySource(data, path=path)
+
+
+def _is_whole_file(file: Any, path: str) -> bool:
+    """Say whether a file object, where it stands, is the regular file of its name and nothing that decompresses one."""
+    raw = getattr(file, "raw", file)
+    if not isinstance(raw, io.FileIO) or not isinstance(file, io.BufferedReader | io.BufferedRandom | io.FileIO):
+        return False
+    try:
+        there, here = Path(path).stat(), os.fstat(raw.fileno())
+        return stat.S_ISREG(here.st_mode) and os.path.samestat(here, there) and file.tell() == 0
+    except (OSError, ValueError):
+        return False
+
+
+def _near(name: str, names: list[str]) -> str | None:
+    """List the names that were most likely meant: those that differ by a prefix first."""
+    from rapidfuzz import process
+    from rapidfuzz.distance import Jaro
+
+    near = [known for known in names if known.endswith(f".{name}") or name.endswith(f".{known}")][:_NEAR]
+    found = process.extract(name, names[:_SEARCHED], scorer=Jaro.similarity, score_cutoff=0.7, limit=_NEAR)
+    near += [choice for choice, _, _ in found if choice not in near]
+    return f"Near: {', '.join(map(repr, near[:_NEAR]))}." if near else None

@@ -1,0 +1,260 @@
+"""Windows of files read into memory of one's own, as fast as the memory takes them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firekeep.blobs import Source, check_range
+from firekeep.errors import TruncatedError
+from firekeep.garbage import collector_paused
+
+Window = tuple[Source, int, int]
+"""A source, an offset in it and a length in bytes."""
+
+ALIGNMENT = 64
+ARENA = 64 << 20
+"""Bytes that share one allocation: once all arrays of an arena are dropped, its memory goes back."""
+GAP = 4096
+"""Bytes between two windows that are read along rather than skipped."""
+JOB = 16 << 20
+HUGE_PAGE = 2 << 20
+THREADS = 2
+"""Fresh memory is filled twice as fast by two threads as by one."""
+_VECTORS = 1000
+_ADDRESS_SPACE = 1 << 46
+_MADV_POPULATE_WRITE = 23
+_SLOW = 2e-3
+
+
+def read_windows(windows: Sequence[Window]) -> list[memoryview]:
+    """Read windows into fresh writable memory and give a view of each, in the order asked for.
+
+    Views are aligned for their elements. Windows that overlap within one source are read once and share memory: tied tensors stay
+    tied, and no more memory is taken than the files hold. Memory comes in huge pages where the system has them, 64 MiB or one
+    window at a time. Raises `TruncatedError` when a window lies outside its file or the file has become shorter.
+    """
+    for source, offset, length in windows:
+        check_range(offset, length, source.size)
+    with collector_paused():
+        segments, places = _lay_out(windows)
+        arenas = [_Arena(size) for size in _arena_sizes(segments)]
+        views = [
+            arenas[arena].view[place : place + window[2]] if window[2] else memoryview(bytearray())
+            for (arena, place), window in zip(places, windows, strict=True)
+        ]
+        jobs = deque(_jobs(segments, arenas))
+    _run(jobs)
+    return views
+
+
+@dataclass(slots=True)
+class _Segment:
+    """Bytes that lie in memory, from `place` in an arena, as they lie in the file."""
+
+    source: Source
+    start: int
+    end: int
+    arena: int
+    place: int
+
+    @property
+    def stop(self) -> int:
+        """Where the segment ends in its arena."""
+        return self.place + self.end - self.start
+
+
+def _lay_out(windows: Sequence[Window]) -> tuple[list[_Segment], list[tuple[int, int]]]:
+    """Choose an arena and a place in it for each window: beside its neighbour as in the file where that is aligned."""
+    order = sorted((id(source), offset, index) for index, (source, offset, length) in enumerate(windows) if length)
+    places = [(0, 0)] * len(windows)
+    segments: list[_Segment] = []
+    last: _Segment | None = None
+    for _, offset, index in order:
+        source, _, length = windows[index]
+        if last is None or last.source is not source or not _follows(last, offset, length):
+            last = _next_segment(last, source, offset, length)
+            segments.append(last)
+        places[index] = (last.arena, last.place + offset - last.start)
+        last.end = max(last.end, offset + length)
+    return segments, places
+
+
+def _follows(last: _Segment, offset: int, length: int) -> bool:
+    if offset < last.end:
+        return True
+    place = last.place + offset - last.start
+    # The lowest set bit of a length is a multiple of the element's size, or the length is of no power-of-two elements.
+    aligned = place % min(ALIGNMENT, length & -length) == 0
+    return aligned and offset - last.end <= GAP and place + length <= ARENA
+
+
+def _next_segment(last: _Segment | None, source: Source, offset: int, length: int) -> _Segment:
+    if last is None:
+        return _Segment(source, offset, offset, 0, 0)
+    place = -(-last.stop // ALIGNMENT) * ALIGNMENT
+    if place + length <= ARENA:
+        return _Segment(source, offset, offset, last.arena, place)
+    return _Segment(source, offset, offset, last.arena + 1, 0)
+
+
+def _arena_sizes(segments: list[_Segment]) -> list[int]:
+    sizes: dict[int, int] = {}
+    for segment in segments:
+        sizes[segment.arena] = segment.stop
+    return list(sizes.values())
+
+
+class _Arena:
+    """Fresh private memory, in huge pages while these are quick to come by."""
+
+    def __init__(self, nbytes: int) -> None:
+        try:
+            if nbytes > _ADDRESS_SPACE:
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            self._map = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            message = (
+                f"a copy needs {nbytes} bytes of memory in one piece, which the system refuses: read without a copy"
+            )
+            raise OSError(errno.ENOMEM, message) from None
+        self.view = memoryview(self._map)
+
+    def prepare(self, place: int, nbytes: int, *, huge: bool) -> bool:
+        """Choose the pages for a range about to be filled, and say whether huge ones are still worth asking for.
+
+        A huge page at hand takes 0.1 to 0.5 ms. One that a virtual machine must first get back from its host takes ten, and
+        then small pages, of which enough are at hand, are faster.
+        """
+        first = -(-place // HUGE_PAGE) * HUGE_PAGE
+        if not hasattr(mmap, "MADV_HUGEPAGE") or first + HUGE_PAGE > place + nbytes:
+            return huge
+        with contextlib.suppress(OSError):  # a kernel built without huge pages, or older than 5.14
+            if huge:
+                self._map.madvise(mmap.MADV_HUGEPAGE, first, place + nbytes - first)
+                before = time.thread_time()
+                self._map.madvise(_MADV_POPULATE_WRITE, first, HUGE_PAGE)
+                huge = time.thread_time() - before < _SLOW
+            if not huge:
+                self._map.madvise(mmap.MADV_NOHUGEPAGE, first, place + nbytes - first)
+        return huge
+
+
+@dataclass(slots=True)
+class _Job:
+    """One gathering read: consecutive bytes of a file, scattered to `targets`."""
+
+    source: Source
+    start: int
+    end: int
+    targets: list[memoryview]
+    arena: _Arena
+    place: int
+
+    def prepare(self, *, huge: bool) -> bool:
+        """See `_Arena.prepare`; where later targets lie a little further on, the advice is near enough."""
+        return self.arena.prepare(self.place, self.end - self.start, huge=huge)
+
+    def run(self) -> None:
+        """Fill the targets, however many reads it takes."""
+        fd = self.source.fileno()
+        if fd is None:
+            self._copy()
+            return
+        offset, targets = self.start, self.targets
+        while True:
+            got = os.preadv(fd, targets, offset)
+            offset += got
+            if offset == self.end:
+                return
+            if got == 0:
+                raise TruncatedError(
+                    f"the file had {self.source.size} bytes when it was opened and ends at {offset} now",
+                    path=self.source.path,
+                    limit=self.source.size,
+                    actual=offset,
+                )
+            targets = _after(targets, got)
+
+    def _copy(self) -> None:
+        offset = self.start
+        for target in self.targets:
+            target[:] = self.source.view(offset, target.nbytes)
+            offset += target.nbytes
+
+
+def _after(targets: list[memoryview], done: int) -> list[memoryview]:
+    """Give what remains to be filled after `done` bytes."""
+    for index, target in enumerate(targets):
+        if done < target.nbytes:
+            return [target[done:], *targets[index + 1 :]]
+        done -= target.nbytes
+    return []
+
+
+def _jobs(segments: list[_Segment], arenas: list[_Arena]) -> list[_Job]:
+    jobs: list[_Job] = []
+    waste = memoryview(bytearray(GAP))
+    for segment in segments:
+        arena = arenas[segment.arena]
+        for start in range(segment.start, segment.end, JOB):
+            end = min(start + JOB, segment.end)
+            place = segment.place + start - segment.start
+            target = arena.view[place : place + end - start]
+            last = jobs[-1] if jobs else None
+            if last is not None and last.source is segment.source and _joins(last, start, end):
+                if start > last.end:
+                    last.targets.append(waste[: start - last.end])
+                last.targets.append(target)
+                last.end = end
+            else:
+                jobs.append(_Job(segment.source, start, end, [target], arena, place))
+    return jobs
+
+
+def _joins(job: _Job, start: int, end: int) -> bool:
+    return 0 <= start - job.end <= GAP and end - job.start <= JOB and len(job.targets) < _VECTORS
+
+
+def _run(jobs: deque[_Job]) -> None:
+    """Run the jobs on this thread, and on a second one where there is enough to do; a failure stops both."""
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        huge = True
+        try:
+            while not failures and (job := _next(jobs)) is not None:
+                huge = job.prepare(huge=huge)
+                job.run()
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
+            failures.append(error)
+
+    helpers = [threading.Thread(target=work, daemon=True) for _ in range(_helpers(len(jobs)))]
+    for helper in helpers:
+        helper.start()
+    work()
+    for helper in helpers:
+        helper.join()
+    if failures:
+        raise failures[0]
+
+
+def _next(jobs: deque[_Job]) -> _Job | None:
+    try:
+        return jobs.popleft()
+    except IndexError:
+        return None
+
+
+def _helpers(jobs: int) -> int:
+    able = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(0, min(THREADS, able, jobs) - 1)
