@@ -131,6 +131,15 @@ def check_range(offset: int, length: int, size: int) -> None:
         )
 
 
+def remaining(views: list[memoryview], done: int) -> list[memoryview]:
+    """Give what is left of buffers that are read or written one after the other, after `done` bytes."""
+    for index, view in enumerate(views):
+        if done < view.nbytes:
+            return [view[done:], *views[index + 1 :]]
+        done -= view.nbytes
+    return []
+
+
 class Blob:
     """Bytes of a known length, drawn when asked for."""
 

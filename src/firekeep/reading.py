@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firekeep.blobs import Source, check_range
+from firekeep.blobs import Source, check_range, remaining
 from firekeep.errors import TruncatedError
 from firekeep.garbage import collector_paused
 
@@ -183,22 +183,13 @@ class _Job:
                     limit=self.source.size,
                     actual=offset,
                 )
-            targets = _after(targets, got)
+            targets = remaining(targets, got)
 
     def _copy(self) -> None:
         offset = self.start
         for target in self.targets:
             target[:] = self.source.view(offset, target.nbytes)
             offset += target.nbytes
-
-
-def _after(targets: list[memoryview], done: int) -> list[memoryview]:
-    """Give what remains to be filled after `done` bytes."""
-    for index, target in enumerate(targets):
-        if done < target.nbytes:
-            return [target[done:], *targets[index + 1 :]]
-        done -= target.nbytes
-    return []
 
 
 def _jobs(segments: list[_Segment], arenas: list[_Arena]) -> list[_Job]:

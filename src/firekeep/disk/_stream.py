@@ -1,0 +1,92 @@
+"""Bytes on their way to the disk: small ones gathered, large ones straight from where they are."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from firekeep.blobs import CHUNK
+from firekeep.disk._plan import Part, WritePlan, draw, draw_pieces
+from firekeep.disk._scratch import Scratch
+from firekeep.errors import TruncatedError
+
+SMALL = 64 << 10
+"""Up to this size a tensor is copied into a buffer, so that thousands go out in one call."""
+
+Progress = Callable[[int], None]
+Observer = Callable[[str, memoryview], None]
+
+
+def write_parts(
+    scratch: Scratch, plan: WritePlan, *, write_behind: bool, progress: Progress | None, observe: Observer | None
+) -> None:
+    """Write all parts and the zeros between them. A tensor's bytes are let go of before the next are drawn."""
+    stream = _Stream(scratch, write_behind=write_behind, progress=progress)
+    for part in plan.parts:
+        stream.fill(part.offset)
+        if observe is None and part.blob.nbytes > SMALL:
+            for piece in draw_pieces(part):
+                stream.add(piece, part)
+                del piece
+            continue
+        view = draw(part)
+        if observe is not None and part.tensor is not None:
+            observe(part.tensor, view)
+        stream.add(view, part)
+        del view
+    stream.fill(plan.nbytes)
+    stream.flush()
+
+
+class _Stream:
+    def __init__(self, scratch: Scratch, *, write_behind: bool, progress: Progress | None) -> None:
+        self._scratch = scratch
+        self._write_behind = write_behind
+        self._progress = progress
+        self._staged = bytearray()
+        self._written = 0
+        self._started = 0
+
+    def fill(self, offset: int) -> None:
+        """Put zeros up to an offset."""
+        gap = offset - self._written - len(self._staged)
+        if gap < 0:
+            raise ValueError(f"a part begins at {offset}, {-gap} bytes before the end of the one before it")
+        while gap:
+            step = min(gap, CHUNK)
+            self._staged += bytes(step)
+            gap -= step
+            if len(self._staged) >= CHUNK:
+                self.flush()
+
+    def add(self, view: memoryview, part: Part) -> None:
+        """Put bytes next."""
+        if view.nbytes <= SMALL:
+            self._staged += view
+            if len(self._staged) >= CHUNK:
+                self.flush()
+            return
+        try:
+            for start in range(0, view.nbytes, CHUNK):
+                self.flush(view[start : start + CHUNK])
+        except OSError as error:
+            if error.errno == errno.EFAULT:
+                raise TruncatedError(
+                    "its bytes are gone: the file they are read from has been cut short", tensor=part.tensor
+                ) from None
+            raise
+
+    def flush(self, view: memoryview | None = None) -> None:
+        """Write out what is gathered, and a view behind it."""
+        views = [memoryview(self._staged)] if self._staged else []
+        if view is not None:
+            views.append(view)
+        total = sum(view.nbytes for view in views)
+        self._scratch.write(views, self._written)
+        self._staged = bytearray()
+        self._written += total
+        if self._write_behind and self._written - self._started >= CHUNK:
+            self._scratch.write_behind(self._started, self._written - self._started)
+            self._started = self._written
+        if self._progress is not None and total:
+            self._progress(total)

@@ -1,0 +1,117 @@
+"""Objects that users have, as entries: arrays, and tensors of frameworks, told by what they can do; no framework is imported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from firekeep.blobs import Blob
+from firekeep.dtypes import BY_TORCH
+from firekeep.entry import TensorEntry
+from firekeep.errors import FirekeepError, UnsupportedError
+
+
+def array_entry(name: str, value: Any) -> TensorEntry:
+    """Describe anything with `__array__` or DLPack; raises `UnsupportedError`, naming it, for what is no tensor."""
+    from firekeep.arrays import entry_of
+
+    if not hasattr(value, "__array__") and not hasattr(value, "__dlpack__"):
+        raise _refuse(name, value)
+    if hasattr(value, "filled") and hasattr(value, "mask"):
+        raise UnsupportedError(
+            "it is a masked array, and a file has no mask", tensor=name, remedy="Give array.filled(...) of it."
+        )
+    try:
+        return entry_of(name, value)
+    except FirekeepError:
+        raise
+    except Exception as error:
+        raise UnsupportedError(
+            f"{type(value).__name__} gives no array: {error}", tensor=name, remedy="Give a NumPy array of it."
+        ) from error
+
+
+def torch_entry(name: str, value: Any) -> TensorEntry:
+    """Describe a PyTorch tensor on any device, of any dtype, bfloat16 and the 8-bit floats included.
+
+    Its bytes are taken when they are drawn: those of a CPU tensor in row-major order are its own memory. Raises `UnsupportedError`,
+    naming it, for tensors without plain values (meta, sparse, quantized, subclasses that keep them elsewhere).
+    """
+    if not hasattr(value, "untyped_storage"):
+        raise _refuse(name, value)
+    fault = _torch_fault(value)
+    if fault is not None:
+        raise UnsupportedError(fault[0], tensor=name, remedy=fault[1])
+    dtype = BY_TORCH.get(str(value.dtype).removeprefix("torch."))
+    if dtype is None or dtype.kind == "quantized":
+        raise UnsupportedError(f"a tensor of {value.dtype} has no plain values", tensor=name)
+    shape = tuple(value.shape)
+    if dtype.bits == 4:
+        if not shape:
+            raise UnsupportedError(f"a tensor of {value.dtype} has no rank-0 form", tensor=name)
+        shape = (*shape[:-1], shape[-1] * 2)
+    return TensorEntry(name, dtype, shape, TorchBlob(value, dtype.nbytes(shape)))
+
+
+class TorchBlob(Blob):
+    """The values of a PyTorch tensor as row-major bytes."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: Any, nbytes: int) -> None:
+        self._tensor = tensor
+        super().__init__(nbytes)
+
+    def view(self) -> memoryview:
+        """Give the tensor's memory, or gather it; from another device it is copied."""
+        if self.nbytes == 0:
+            return memoryview(b"")
+        tensor = self._tensor.detach()
+        if tensor.is_complex():
+            tensor = tensor.resolve_conj()
+        tensor = tensor.resolve_neg().cpu().contiguous().reshape(-1)
+        # NumPy has no word for bfloat16: the bytes are asked for by the dtype of bytes, of the module that made the tensor.
+        array = tensor.view(sys.modules["torch"].uint8).numpy()
+        if sys.byteorder == "big":
+            array = array.reshape(-1, self._tensor.element_size())[:, ::-1].copy().reshape(-1)
+        return memoryview(array)
+
+    def identity(self) -> Hashable | None:
+        """Tensors that look at the same memory in the same way are one tensor."""
+        tensor = self._tensor
+        return (
+            str(tensor.device),
+            tensor.data_ptr(),
+            tensor.stride(),
+            str(tensor.dtype),
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
+
+def _torch_fault(value: Any) -> tuple[str, str | None] | None:
+    base = sys.modules["torch"].Tensor
+    if type(value).__torch_dispatch__ is not base.__torch_dispatch__:
+        return (
+            f"{type(value).__name__} is a tensor that keeps its values in a form of its own",
+            "Give a plain tensor of it (full_tensor(), dequantize()).",
+        )
+    if value.is_meta:
+        return "it is a meta tensor: it has a shape and no values", "Load the values into it first."
+    if str(value.layout) != "torch.strided":
+        return f"its layout is {value.layout}, and files hold dense tensors", "Give tensor.to_dense() of it."
+    if value.is_quantized:
+        return "it is quantized, and its scale has no place in the file", "Give tensor.dequantize() of it."
+    return None
+
+
+def _refuse(name: str, value: Any) -> UnsupportedError:
+    kind = type(value).__name__
+    if isinstance(value, Mapping):
+        remedy = f"Join nested names with dots, as in {f'{name}.weight' if name else 'fc.weight'!r}."
+    elif isinstance(value, int | float | bool | complex | list | tuple):
+        remedy = "Give numpy.asarray(...) of it, with the dtype that is meant; numbers may be scalars of a .bpk file."
+    else:
+        remedy = "Leave it out, or give a NumPy array of it."
+    return UnsupportedError(f"{kind} is not a tensor", tensor=name, remedy=remedy)
