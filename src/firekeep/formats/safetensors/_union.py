@@ -1,0 +1,164 @@
+"""Several files as one: the shards of a set compared with their index and joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from firekeep.blobs import Source
+from firekeep.entry import TensorEntry
+from firekeep.errors import MetadataError
+from firekeep.formats._protocol import Container, Finding
+
+_OF_EACH_FILE = frozenset(("firekeep.digests", "firekeep.ties"))
+"""Metadata that speaks of the tensors of its own file, and so of no set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What an index says: the file of each tensor, and its metadata as it stands."""
+
+    weight_map: dict[str, str]
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """An open file of a set."""
+
+    name: str
+    container: Container
+    source: Source
+
+
+class JoinedEntries(Mapping[str, TensorEntry]):
+    """The tensors of all shards, one shard after another; each shard makes its own entries."""
+
+    def __init__(self, shards: list[Shard], homes: Mapping[str, int]) -> None:
+        self._parts = [shard.container.entries for shard in shards]
+        self._homes = homes
+
+    def __getitem__(self, name: str) -> TensorEntry:
+        return self._parts[self._homes[name]][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._homes
+
+
+def join_shards(index: Index, shards: list[Shard], missing: list[str]) -> Container:
+    """Compare the shards with their index, both ways, and give them as one container.
+
+    With files `missing`, the shards are whatever else is there: they stand for the set only if they hold all of it.
+    """
+    homes = _find_homes(shards)
+    if missing:
+        note = _excuse_missing(index, shards, homes, missing)
+    else:
+        note = None
+        _require_listed(index, shards, homes)
+    warnings = [*([note] if note else []), *_compare(index, shards, homes)]
+    return Container(
+        format="safetensors",
+        variant="sharded",
+        entries=JoinedEntries(shards, homes),
+        metadata=_join_metadata(shards),
+        notes=(*warnings, *(f"{shard.name}: {text}" for shard in shards for text in shard.container.notes)),
+        details={
+            "shards": [shard.name for shard in shards],
+            "header_bytes": sum(shard.container.details["header_bytes"] for shard in shards),
+            "file_bytes": sum(shard.container.details["file_bytes"] for shard in shards),
+            "index_metadata": index.metadata,
+        },
+        ties={
+            dropped: kept for shard in shards for dropped, kept in shard.container.ties.items() if dropped not in homes
+        },
+        check=_checker(shards, warnings),
+        sources=tuple(shard.source for shard in shards),
+    )
+
+
+def _find_homes(shards: list[Shard]) -> dict[str, int]:
+    homes: dict[str, int] = {}
+    for number, shard in enumerate(shards):
+        for name in shard.container.entries:
+            if homes.setdefault(name, number) != number:
+                raise MetadataError(
+                    f"it is in two shards, {shards[homes[name]].name} and {shard.name}: which of the two counts is not defined",
+                    tensor=name,
+                )
+    return homes
+
+
+def _excuse_missing(index: Index, shards: list[Shard], homes: Mapping[str, int], missing: list[str]) -> str:
+    """Say that the index is out of date, if the files there are hold all it lists; else raise, naming the missing files."""
+    total = len(set(index.weight_map.values()))
+    held = sum(name in homes for name in index.weight_map)
+    if shards and held == len(index.weight_map) == len(homes):
+        return (
+            f"index stale, headers complete: {len(missing)} of the {total} files it names are not there, and the "
+            f"{len(shards)} safetensors files beside it hold all its {held} tensors"
+        )
+    raise MetadataError(
+        f"{len(missing)} of the {total} files that the index names are missing ({', '.join(missing)}); "
+        f"the safetensors files there hold {held} of its {len(index.weight_map)} tensors",
+        limit=total,
+        actual=total - len(missing),
+        remedy="Fetch the missing files.",
+    )
+
+
+def _require_listed(index: Index, shards: list[Shard], homes: Mapping[str, int]) -> None:
+    wrong = []
+    for name, file in index.weight_map.items():
+        home = homes.get(name)
+        if home is None:
+            wrong.append(f"{name!r} is not in {file}")
+        elif shards[home].name != file:
+            wrong.append(f"{name!r} is in {shards[home].name}, not in {file}")
+    if wrong:
+        raise MetadataError(
+            f"{len(wrong)} of the {len(index.weight_map)} tensors are not where the index says: {_first(wrong)}",
+            limit=len(index.weight_map),
+            actual=len(index.weight_map) - len(wrong),
+        )
+
+
+def _compare(index: Index, shards: list[Shard], homes: Mapping[str, int]) -> Iterator[str]:
+    unlisted = [name for name in homes if name not in index.weight_map]
+    if unlisted:
+        yield f"{len(unlisted)} tensors of the shards are not in the index: {_first(list(map(repr, unlisted)))}"
+    total = index.metadata.get("total_size")
+    held = sum(shard.container.details["data_bytes"] for shard in shards)
+    if isinstance(total, int | float) and total != held:
+        yield f"the index gives a total_size of {total} bytes, the shards hold {held}"
+    for key in sorted({key for shard in shards for key in shard.container.metadata} - _OF_EACH_FILE):
+        values = {shard.container.metadata[key] for shard in shards if key in shard.container.metadata}
+        if len(values) > 1:
+            yield f"the shards disagree on the metadata key {key!r}: the first one's value is shown"
+
+
+def _join_metadata(shards: list[Shard]) -> dict[str, str]:
+    joined: dict[str, str] = {}
+    for shard in reversed(shards):
+        joined.update(shard.container.metadata)
+    return {key: value for key, value in joined.items() if key not in _OF_EACH_FILE}
+
+
+def _checker(shards: list[Shard], warnings: list[str]) -> Callable[[], Iterator[Finding]]:
+    def check() -> Iterator[Finding]:
+        yield from (Finding("warning", "", warning) for warning in warnings)
+        yield from chain.from_iterable(shard.container.check() for shard in shards)
+
+    return check
+
+
+def _first(texts: list[str]) -> str:
+    return ", ".join(texts[:3]) + (", ..." if len(texts) > 3 else "")
