@@ -16,6 +16,8 @@ from firekeep.formats._protocol import (
     OpenOptions,
     Reader,
     Severity,
+    Sharder,
+    Shards,
     Writer,
 )
 
@@ -27,6 +29,7 @@ __all__ = [
     "Format",
     "OpenOptions",
     "Severity",
+    "Shards",
     "format_for_suffix",
     "open_path",
     "open_source",
@@ -40,6 +43,14 @@ class Format:
     name: str
     suffixes: tuple[str, ...]
     writes: bool
+    why_not: str = ""
+    """Why a format is not written, as the end of a sentence."""
+    holds_scalars: bool = False
+    holds_param_ids: bool = False
+    layout: str = "torch"
+    """How layers lie in a file that says nothing of it."""
+    shards: bool = False
+    """It can be written as several files with an index."""
 
     def reader(self) -> Reader:
         """Give the member's `open_container`."""
@@ -50,17 +61,34 @@ class Format:
         """Give the member's `plan`; raises `UnsupportedError` for formats that are only read."""
         if not self.writes:
             able = " or ".join(row.suffixes[0] for row in FORMATS.values() if row.writes)
-            raise UnsupportedError(f"{self.name} files are read, not written", remedy=f"Write {able} instead.")
+            raise UnsupportedError(
+                f"{self.name} files are read, not written{self.why_not}", remedy=f"Write {able} instead."
+            )
         writer: Writer = import_module(f"firekeep.formats.{self.name}").plan
         return writer
+
+    def sharder(self) -> Sharder:
+        """Give the member's `plan_shards`; raises `UnsupportedError` for formats that are always one file."""
+        if not self.shards:
+            able = " or ".join(row.suffixes[0] for row in FORMATS.values() if row.shards)
+            raise UnsupportedError(f"{self.name} files are not written in shards", remedy=f"Write {able}, or one file.")
+        sharder: Sharder = import_module(f"firekeep.formats.{self.name}").plan_shards
+        return sharder
 
 
 FORMATS = {
     row.name: row
     for row in (
-        Format(name="burnpack", suffixes=(".bpk",), writes=True),
-        Format(name="safetensors", suffixes=(".safetensors",), writes=True),
-        Format(name="pytorch", suffixes=(".pt", ".pth", ".ckpt", ".bin"), writes=False),
+        Format(
+            name="burnpack", suffixes=(".bpk",), writes=True, layout="burn", holds_scalars=True, holds_param_ids=True
+        ),
+        Format(name="safetensors", suffixes=(".safetensors",), writes=True, shards=True),
+        Format(
+            name="pytorch",
+            suffixes=(".pt", ".pth", ".ckpt", ".bin"),
+            writes=False,
+            why_not=": they are pickles, programs that run where they are loaded",
+        ),
     )
 }
 

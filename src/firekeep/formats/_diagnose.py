@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from firekeep.blobs import Source
@@ -17,7 +17,7 @@ from firekeep.errors import (
     UnsupportedError,
     WrongFormatError,
 )
-from firekeep.formats import FORMATS
+from firekeep.formats import FORMATS, open_path
 from firekeep.formats._detect import identify
 from firekeep.formats._protocol import Container, Finding, OpenOptions
 from firekeep.formats._signatures import Identity, count_bytes, shell_name
@@ -103,6 +103,39 @@ def diagnose(source: Source, options: OpenOptions | None = None) -> Diagnosis:
     finally:
         for further in container.sources:
             further.close()
+
+
+def diagnose_set(path: str, options: OpenOptions | None = None) -> Diagnosis | None:
+    """Say what a folder or an index is, as the set of files that it stands for; None for a path to any other file."""
+    options = OpenOptions() if options is None else options
+    is_folder = Path(path).is_dir()
+    title = "a folder" if is_folder else "the index of a sharded set of files"
+    try:
+        opened = open_path(path, options)
+    except FirekeepError as error:
+        return Diagnosis(
+            kind=error.kind if isinstance(error, WrongFormatError) else "sharded-set",
+            title=title if isinstance(error, WrongFormatError) else f"{title} that is damaged or not complete",
+            opens=False,
+            path=path,
+            findings=(Finding("error", error.tensor or "", error.message),),
+            next_step=error.remedy,
+        )
+    if opened is None:
+        return None
+    container, source = opened
+    try:
+        return Diagnosis(
+            kind=container.format if container.variant != "sharded" else "sharded-set",
+            title=f"{title} of safetensors files" if is_folder else title,
+            opens=True,
+            path=path,
+            facts=tuple(_describe(container)),
+            findings=tuple(_find(container)),
+        )
+    finally:
+        for held in (source, *container.sources):
+            held.close()
 
 
 def _opened(source: Source, identity: Identity, container: Container) -> Diagnosis:

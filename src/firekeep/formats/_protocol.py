@@ -93,3 +93,30 @@ class Writer(Protocol):
     def __call__(self, contents: Contents, limits: Limits) -> WritePlan:
         """Decide every offset from declared lengths; draws no tensor. Raises `FormatError` naming the tensor at fault."""
         ...
+
+
+class Shards(Protocol):
+    """Files to be written side by side, by name; `index`, named `index_name`, comes last. None where one file is enough."""
+
+    @property
+    def files(self) -> Mapping[str, WritePlan]:
+        """The files, in order."""
+        ...
+
+    @property
+    def index_name(self) -> str:
+        """The name of the index."""
+        ...
+
+    @property
+    def index(self) -> bytes | None:
+        """The content of the index."""
+        ...
+
+
+class Sharder(Protocol):
+    """Plan a set of files."""
+
+    def __call__(self, contents: Contents, *, max_shard_bytes: int, limits: Limits, stem: str = "model") -> Shards:
+        """Decide which tensor is in which file; draws no tensor. Raises as a `Writer` does."""
+        ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contracts.format_contract import FormatContract
+from contracts.format_contract import FormatContract, read_all, tensor, truth
 from firekeep.dtypes import BY_NAME, TABLE, QuantScheme, qfloat
 
 SCHEMES = (
@@ -29,8 +29,6 @@ class TestBurnpack(FormatContract):
     write_limits = read_limits
 
     def test_quantized_tensors_are_kept_byte_for_byte(self) -> None:
-        from contracts.format_contract import read_all, tensor, truth
-
         entries = [tensor(f"q{index}", qfloat(scheme), (8, 64)) for index, scheme in enumerate(SCHEMES)]
         data = self.make(entries)
         container = self.open(data)

@@ -30,17 +30,11 @@ _LIST_HEADS = bytes(range(0x80, 0xA1))
 _INTEGER = rb"(?:[\x00-\x17]|\x18.|\x19..|\x1a.{4}|\x1b.{8})"
 _DESCRIPTOR_HEADS = (0xA3, 0xA4)
 _LONG_HEADS = frozenset((*range(0x58, 0x5C), *range(0x78, 0x7C)))
+_DTYPES = (*map(text, BY_BURN), *(b"\xa1\x64Bool" + text(store) for store in BY_BURN_BOOL))
 _DESCRIPTOR = re.compile(
     # Texts are spelled out, so that it can end only where an item ends.
-    rb"[\xa3\xa4]\x65dtype(?:" + b"|".join(map(text, BY_BURN)) + b"|"
-    rb"\xa1\x64Bool(?:"
-    + b"|".join(map(text, BY_BURN_BOOL))
-    + rb"))\x65shape[\x80-\x88]"
-    + _INTEGER
-    + rb"{0,8}\x6cdata_offsets\x82"
-    + _INTEGER
-    + rb"{2}"
-    rb"(?:\x68param_id" + _INTEGER + rb")?",
+    rb"[\xa3\xa4]\x65dtype(?:" + b"|".join(_DTYPES) + rb")\x65shape[\x80-\x88]" + _INTEGER + rb"{0,8}"
+    rb"\x6cdata_offsets\x82" + _INTEGER + rb"{2}(?:\x68param_id" + _INTEGER + rb")?",
     re.DOTALL,
 )
 _SHORT_ITEMS = re.compile(
