@@ -20,6 +20,8 @@ from firekeep.scalars import Scalar
 
 if TYPE_CHECKING:
     from firekeep.arrays import Array
+    from firekeep.formats._diagnose import Diagnosis
+    from firekeep.formats.pytorch import ScanReport
 
 _NEAR = 3
 _SEARCHED = 20_000
@@ -97,6 +99,14 @@ class OpenedFile:
     def entries(self) -> Mapping[str, TensorEntry]:
         """All tensors by name: a lazy mapping, which draws no bytes."""
         return self._container.entries
+
+    def filled(self) -> dict[str, TensorEntry]:
+        """Give the entries under all names: those that are only tied to a tensor of the file come last."""
+        entries = dict(self._container.entries.items())
+        for name, kept in self._container.ties.items():
+            if name not in entries and kept in self._container.entries:
+                entries[name] = self._container.entries[kept].renamed(name)
+        return entries
 
     def keys(self) -> list[str]:
         """List the tensors' names, in the order their data lie."""
@@ -180,9 +190,7 @@ def open_file(source: Readable, options: OpenOptions, *, private: bool = False) 
         if (opened := open_path(path, replace(options, private=private))) is not None:
             container, first = opened
             return OpenedFile(container, first)
-        backing = _source_of_path(path, private=private)
-    else:
-        backing = _source_of(source, private=private)
+    backing = source_of(source, private=private)
     try:
         return OpenedFile(open_source(backing, options), backing)
     except FirekeepError as error:
@@ -200,6 +208,37 @@ def narrow(opened: OpenedFile, options: OpenOptions) -> OpenedFile:
         return OpenedFile(open_source(source, options), source)
     except FirekeepError as error:
         raise error.at(path=source.path)  # noqa: B904 - the same error, with its place
+
+
+def scan_file(source: Readable, options: OpenOptions) -> ScanReport:
+    """Scan the pickles of any file; see `firekeep.scan`."""
+    from firekeep.formats.pytorch import scan_source
+
+    backing = source_of(source)
+    try:
+        return scan_source(backing, options)
+    finally:
+        backing.close()
+
+
+def diagnose_file(source: Readable, options: OpenOptions) -> Diagnosis:
+    """Say what any file or folder is; see `firekeep.doctor`."""
+    from firekeep.formats._diagnose import diagnose, diagnose_set
+
+    if isinstance(source, str | os.PathLike) and (found := diagnose_set(os.fspath(source), options)) is not None:
+        return found
+    backing = source_of(source)
+    try:
+        return diagnose(backing, options)
+    finally:
+        backing.close()
+
+
+def source_of(source: Readable, *, private: bool = False) -> Source:
+    """Give the bytes of one file, wherever they are."""
+    if isinstance(source, str | os.PathLike):
+        return _source_of_path(os.fspath(source), private=private)
+    return _source_of(source, private=private)
 
 
 def _source_of_path(path: str, *, private: bool) -> Source:

@@ -1,0 +1,322 @@
+"""Two files compared: names, shapes, dtypes, and the numbers themselves, one tensor at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from firekeep.entry import TensorEntry
+from firekeep.errors import FirekeepError
+from firekeep.formats import FORMATS, OpenOptions
+from firekeep.opened import OpenedFile, Readable, narrow, open_file
+from firekeep.rules import PathFilter
+from firekeep.saving import Meter, Progress
+from firekeep.wording import count, lines, quote, size, some
+
+if TYPE_CHECKING:
+    from firekeep.arrays import Array
+
+_NUMBERS = 1 << 20
+_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorChange:
+    """A tensor that both files have, and that is not the same in both.
+
+    `differing` counts the elements that are unequal (NaN equals NaN), `max_abs` is the largest difference of two finite numbers,
+    `cosine` the cosine of the angle between the two tensors, over the places where both are finite; None where there is none to be had:
+    shapes differ, values were not compared, or all is 0. `only_nan` counts places where one side alone is NaN or infinite.
+    """
+
+    name: str
+    dtypes: tuple[str, str]
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    numel: int
+    differing: int | None = None
+    max_abs: float | None = None
+    cosine: float | None = None
+    only_nan: int = 0
+    problem: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as data that `json` writes."""
+        return {
+            "name": self.name,
+            "dtypes": list(self.dtypes),
+            "shapes": [list(shape) for shape in self.shapes],
+            "numel": self.numel,
+            "differing": self.differing,
+            "max_abs": self.max_abs,
+            "cosine": self.cosine,
+            "only_nan": self.only_nan,
+            "problem": self.problem,
+        }
+
+    def __str__(self) -> str:
+        parts = []
+        if self.shapes[0] != self.shapes[1]:
+            parts.append(f"shape {list(self.shapes[0])} -> {list(self.shapes[1])}")
+        if self.dtypes[0] != self.dtypes[1]:
+            parts.append(f"{self.dtypes[0]} -> {self.dtypes[1]}")
+        if self.differing is not None:
+            parts.append(f"{self.differing:,} of {self.numel:,} differ" if self.differing else "equal values")
+        if self.max_abs:
+            parts.append(f"max |difference| {self.max_abs:.3g}")
+        if self.cosine is not None and self.differing:
+            parts.append(f"cosine {self.cosine:.9f}")
+        if self.only_nan:
+            parts.append(f"{self.only_nan:,} NaN or infinite on one side only")
+        if self.problem:
+            parts.append(self.problem)
+        return f"{quote(self.name)}: {', '.join(parts)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What `diff` found. `equal` is True when both files hold the same tensors: names, dtypes, shapes and every element.
+
+    Metadata is listed and never counts; scalars count where both formats can hold them. Ties are listed and do not count: a tensor
+    stored once under two names equals one stored twice.
+    """
+
+    a: str | None
+    b: str | None
+    formats: tuple[str, str]
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+    changed: tuple[TensorChange, ...] = ()
+    identical: int = 0
+    """Tensors that are the same in both files, in dtype, shape and every element."""
+    equal_bytes: int = 0
+    """The bytes of these."""
+    values: bool = True
+    metadata: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    scalars: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    scalars_count: bool = False
+    ties: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether the two hold the same tensors (and scalars, where both could)."""
+        return not (self.only_a or self.only_b or self.changed or (self.scalars_count and self.scalars))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the comparison as data that `json` writes."""
+        return {
+            "a": self.a,
+            "b": self.b,
+            "formats": list(self.formats),
+            "equal": self.equal,
+            "values_compared": self.values,
+            "identical": self.identical,
+            "equal_bytes": self.equal_bytes,
+            "only_a": list(self.only_a),
+            "only_b": list(self.only_b),
+            "changed": [change.to_dict() for change in self.changed],
+            "metadata": {key: list(pair) for key, pair in self.metadata.items()},
+            "scalars": {key: list(pair) for key, pair in self.scalars.items()},
+            "ties": {key: list(pair) for key, pair in self.ties.items()},
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        verdict = "equal" if self.equal else "DIFFERENT"
+        if not self.values:
+            verdict += " in names, dtypes and shapes (values were not compared)"
+        head = f"{self.a or 'a'} ({self.formats[0]}) and {self.b or 'b'} ({self.formats[1]}): {verdict}"
+        return "\n".join((*lines([head], indent=""), *lines(self._told())))
+
+    def _told(self) -> Iterator[str]:
+        yield f"{count(self.identical, 'tensor')} the same ({size(self.equal_bytes)})"
+        for names, where in ((self.only_a, "first"), (self.only_b, "second")):
+            if names:
+                yield f"only in the {where}: {count(len(names), 'tensor')} ({some(names, 10)})"
+        if self.changed:
+            yield f"{count(len(self.changed), 'tensor')} changed:"
+            yield from map(str, self.changed[:_SHOWN])
+            if len(self.changed) > _SHOWN:
+                yield f"and {len(self.changed) - _SHOWN:,} more"
+        for what, table in (("scalar", self.scalars), ("metadata", self.metadata), ("tie", self.ties)):
+            for key, (first, second) in list(table.items())[:_SHOWN]:
+                yield f"{what} {quote(key)}: {_side(first)} -> {_side(second)}"
+        yield from (f"note: {note}" for note in self.notes)
+
+
+def _side(text: str | None) -> str:
+    if text is None:
+        return "none"
+    return repr(text) if len(text) <= 60 else f"{text[:60]!r}... ({len(text):,} characters)"
+
+
+def diff(
+    a: Readable,
+    b: Readable,
+    options: OpenOptions,
+    *,
+    chosen: PathFilter,
+    values: bool,
+    progress: Progress | None,
+) -> Comparison:
+    """Compare two files; see `firekeep.diff`."""
+    with open_file(a, options) as first, open_file(b, options) as second:
+        first, second, notes = _align(first, second, options)
+        left, right = _chosen(first, chosen), _chosen(second, chosen)
+        common = [name for name in left if name in right]
+        meter = Meter(sum(left[name].nbytes + right[name].nbytes for name in common) if values else 0, progress)
+        changes = {name: _compare(left[name], right[name], values=values, meter=meter) for name in common}
+        same = [name for name in common if changes[name] is None]
+        return Comparison(
+            a=first.path,
+            b=second.path,
+            formats=(first.format, second.format),
+            only_a=tuple(name for name in left if name not in right),
+            only_b=tuple(name for name in right if name not in left),
+            changed=tuple(change for change in changes.values() if change is not None),
+            identical=len(same),
+            equal_bytes=sum(left[name].nbytes for name in same),
+            values=values,
+            metadata=_differences(first.metadata, second.metadata),
+            scalars=_differences(_spelled(first), _spelled(second)),
+            scalars_count=FORMATS[first.format].holds_scalars and FORMATS[second.format].holds_scalars,
+            ties=_differences(first.ties, second.ties),
+            notes=tuple(notes),
+        )
+
+
+def _align(first: OpenedFile, second: OpenedFile, options: OpenOptions) -> tuple[OpenedFile, OpenedFile, list[str]]:
+    """Take only the model of a checkpoint where the other file is that model alone: when more names agree so."""
+    notes = []
+    for place in (0, 1):
+        one, other = (first, second) if place == 0 else (second, first)
+        if len(one.subtrees) != 1:
+            continue
+        part = narrow(one, replace(options, top_level_key=one.subtrees[0]))
+        names = set(other.filled())
+        if len(names & set(part.filled())) > len(names & set(one.filled())):
+            notes.append(f"of {one.path or 'the checkpoint'}, what lies under {quote(one.subtrees[0])} was compared")
+            first, second = (part, second) if place == 0 else (first, part)
+    return first, second, notes
+
+
+def _chosen(opened: OpenedFile, chosen: PathFilter) -> dict[str, TensorEntry]:
+    return {name: entry for name, entry in opened.filled().items() if chosen.accepts(name)}
+
+
+def _spelled(opened: OpenedFile) -> dict[str, str]:
+    return {name: str(scalar) for name, scalar in opened.scalars.items()}
+
+
+def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    pairs = {key: (first.get(key), second.get(key)) for key in {**first, **second}}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _compare(a: TensorEntry, b: TensorEntry, *, values: bool, meter: Meter) -> TensorChange | None:
+    """Compare one tensor; None when it is the same in both."""
+    change = TensorChange(
+        name=a.name,
+        dtypes=(str(a.dtype), str(b.dtype)),
+        shapes=(a.shape, b.shape),
+        numel=a.numel,
+        problem=next((f"cannot be compared: {entry.problem}" for entry in (a, b) if entry.problem is not None), None),
+    )
+    alike = a.dtype == b.dtype and a.shape == b.shape
+    if change.problem is not None or a.shape != b.shape or not values:
+        meter.step(a.nbytes + b.nbytes if values else 0)
+        return None if alike and change.problem is None else change
+    try:
+        change = _measure(change, a, b)
+    except FirekeepError as error:
+        change = replace(change, problem=f"cannot be compared: {error.message}")
+    meter.step(a.nbytes + b.nbytes)
+    return None if alike and change.differing == 0 else change
+
+
+def _measure(change: TensorChange, a: TensorEntry, b: TensorEntry) -> TensorChange:
+    import numpy as np
+
+    first, second = (np.frombuffer(entry.read(), np.uint8) for entry in (a, b))
+    if a.dtype == b.dtype and _same_bytes(first, second):
+        return replace(change, differing=0, max_abs=0.0)
+    left, right = _unpacked(a, first), _unpacked(b, second)
+    if left is None or right is None:
+        return replace(change, problem="not numbers NumPy can compute with; the bytes differ")
+    tally = _Tally()
+    for start in range(0, len(left), _NUMBERS):
+        tally.add(left[start : start + _NUMBERS], right[start : start + _NUMBERS])
+    return replace(
+        change,
+        differing=tally.differing,
+        max_abs=tally.max_abs,
+        cosine=tally.cosine(),
+        only_nan=tally.lone,
+    )
+
+
+def _same_bytes(first: Array, second: Array) -> bool:
+    import numpy as np
+
+    step = 8 * _NUMBERS
+    return len(first) == len(second) and all(
+        np.array_equal(first[start : start + step], second[start : start + step])
+        for start in range(0, len(first), step)
+    )
+
+
+def _unpacked(entry: TensorEntry, raw: Array) -> Array | None:
+    """Give a tensor's numbers in a row, or None for types without arithmetic."""
+    from firekeep.arrays import as_array, numpy_dtype
+
+    dtype = entry.require()
+    if dtype.numpy is None:
+        return None
+    return as_array(entry).reshape(-1) if dtype.bits < 8 else raw.view(numpy_dtype(dtype))
+
+
+class _Tally:
+    """Adds up what differs between two rows of numbers, piece by piece."""
+
+    def __init__(self) -> None:
+        self.differing = 0
+        self.lone = 0
+        self.max_abs: float | None = None
+        self._dot = self._first = self._second = 0.0
+
+    def add(self, left: Array, right: Array) -> None:
+        """Take the next piece."""
+        import numpy as np
+
+        x, y = _wide(left), _wide(right)
+        with np.errstate(all="ignore"):
+            unequal = (x != y) & ~(np.isnan(x) & np.isnan(y))
+            finite = np.isfinite(x) & np.isfinite(y)
+            self.differing += int(np.count_nonzero(unequal))
+            self.lone += int(np.count_nonzero(unequal & (np.isfinite(x) != np.isfinite(y))))
+            if not finite.all():
+                x, y = x[finite], y[finite]
+            if x.size:
+                self.max_abs = max(self.max_abs or 0.0, float(np.abs(x - y).max()))
+                self._dot += float(np.vdot(x, y).real)
+                self._first += float(np.vdot(x, x).real)
+                self._second += float(np.vdot(y, y).real)
+
+    def cosine(self) -> float | None:
+        """Give the cosine, if both rows have a length."""
+        length = math.sqrt(self._first) * math.sqrt(self._second)
+        if not length or not math.isfinite(length) or not math.isfinite(self._dot):
+            return None
+        return max(-1.0, min(1.0, self._dot / length))
+
+
+def _wide(numbers: Array) -> Array:
+    """Give numbers in a type in which differences are exact enough: 64-bit integers need the longest float there is."""
+    import numpy as np
+
+    kind = numbers.dtype.kind
+    if kind == "c":
+        return numbers.astype(np.complex128)
+    return numbers.astype(np.longdouble if kind in "iu" and numbers.dtype.itemsize == 8 else np.float64)

@@ -1,0 +1,303 @@
+"""From one file to another: filter, cast, rename, and write, one tensor at a time.
+
+The order is always the same. `include` and `exclude` speak of names as they stand in the source; then floats are cast; then names are
+changed; then the new file is planned and written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from firekeep.conversion._metadata import Merged, merge
+from firekeep.conversion._report import ConversionReport, Dropped
+from firekeep.conversion._set import Target, parse_size, refuse_existing, write_set
+from firekeep.conversion._source import Part, other_values, take_part
+from firekeep.disk import write_file
+from firekeep.dtypes import BY_NAME, DType
+from firekeep.entry import TensorEntry, find_ties
+from firekeep.errors import FirekeepError, RuleError, UnsupportedError
+from firekeep.formats import FORMATS, Contents, Format, OpenOptions
+from firekeep.garbage import collector_paused
+from firekeep.limits import Limits
+from firekeep.loading import choose, exclusion, refuse_without_bytes
+from firekeep.opened import OpenedFile, Readable, open_file
+from firekeep.rules import KeyRemapper, Losses, PathFilter, Renaming, can_cast, cast
+from firekeep.saving import Meter, Progress, choose_format, prepare, tie
+from firekeep.wording import count, quote, some
+
+__all__ = ["ConversionReport", "Dropped", "Job", "convert"]
+
+_STAND_INS = {"FLEX32": "F32", "BOOL_U8": "BOOL", "BOOL_U32": "BOOL"}
+"""Burn's own types, which a format without them holds as the plain ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is to be done to the tensors and how they are to be written, once it is known to make sense."""
+
+    chosen: PathFilter
+    remapper: KeyRemapper
+    dtype: DType | None
+    metadata: Mapping[str, str]
+    digest: bool
+    max_shard_size: int | str | None
+    ties: str
+    format: str | None
+    overwrite: bool
+    durable: bool
+    dry_run: bool
+    progress: Progress | None
+    limits: Limits
+
+
+@dataclass(slots=True, kw_only=True)
+class _Plan:
+    """The tensors on their way, and what is known about them so far."""
+
+    part: Part
+    row: Format
+    entries: list[TensorEntry]
+    merged: Merged
+    renaming: Renaming
+    excluded: tuple[str, ...]
+    losses: Losses = field(default_factory=Losses)
+    casts: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+    def contents(self) -> Contents:
+        """Give what is to be written."""
+        scalars = self.part.opened.container.scalars if self.row.holds_scalars else {}
+        return Contents(entries=self.entries, metadata=self.merged.metadata, scalars=scalars)
+
+
+def convert(src: Readable, dst: str | os.PathLike[str], options: OpenOptions, job: Job) -> ConversionReport:
+    """Convert a file; see `firekeep.convert`."""
+    row, target = _destination(dst, job)
+    key = options.top_level_key
+    with open_file(src, replace(options, top_level_key=key or None)) as opened, collector_paused():
+        try:
+            plan = _prepare(take_part(opened, options, key), row, job)
+        except FirekeepError as error:
+            raise error.at(path=opened.path)  # noqa: B904 - the same error, with its place
+        try:
+            written = _write_one(plan, Path(dst), job) if target is None else _write_several(plan, target, job)
+        except FirekeepError as error:
+            raise error.at(path=dst)  # noqa: B904 - the same error, with its place
+        return _report(plan, opened, written, job)
+
+
+def _destination(dst: str | os.PathLike[str], job: Job) -> tuple[Format, Target | None]:
+    """Decide where the result goes, and refuse what cannot be written before anything is read."""
+    path = Path(dst)
+    if job.max_shard_size is None:
+        if path.is_dir():
+            raise RuleError(
+                "this is a folder",
+                path=dst,
+                remedy="Name the file in it, or give max_shard_size to write a set of files into it.",
+            )
+        row = choose_format(dst, job.format)
+        if not job.overwrite:
+            refuse_existing([path])
+        return row, None
+    named = job.format or ("safetensors" if path.is_dir() or not path.suffix else None)
+    row = choose_format(dst, named)
+    row.sharder()
+    return row, Target.of(dst, row)
+
+
+def _prepare(part: Part, row: Format, job: Job) -> _Plan:
+    source = part.opened
+    entries = choose(source, job.chosen)
+    refuse_without_bytes(entries.values())
+    renaming = job.remapper.rename(entries)
+    everything = source.filled() if job.chosen else entries
+    plan = _Plan(
+        part=part,
+        row=row,
+        entries=list(entries.values()),
+        merged=merge(source, row, job.metadata),
+        renaming=renaming,
+        excluded=tuple(name for name in everything if name not in entries),
+    )
+    plan.notes += _idle(job, list(everything), renaming)
+    _cast_all(plan, job.dtype)
+    _require_dtypes(plan, job.limits)
+    renamed = [
+        entry if entry.name == renaming.names[entry.name] else entry.renamed(renaming.names[entry.name])
+        for entry in plan.entries
+    ]
+    plan.entries = tie(renamed, job.ties)
+    return plan
+
+
+def _idle(job: Job, names: Iterable[str], renaming: Renaming) -> list[str]:
+    notes = [f"the pattern {quote(pattern)} was found in no name" for pattern in job.chosen.select(names).idle]
+    return notes + [f"the rename {quote(rule)} was found in no name" for rule, hits in renaming.hits if not hits]
+
+
+def _cast_all(plan: _Plan, target: DType | None) -> None:
+    if target is None:
+        return
+    left = [entry.name for entry in plan.entries if _is_other_float(entry, target)]
+    if left:
+        plan.notes.append(f"packed floats and their scales are left as they are: {some(left)}")
+    for place, entry in enumerate(plan.entries):
+        if can_cast(entry, target):
+            plan.casts[f"{entry.dtype} -> {target}"] += 1
+            plan.entries[place] = cast(entry, target, plan.losses)
+
+
+def _is_other_float(entry: TensorEntry, target: DType) -> bool:
+    dtype = entry.require()
+    return dtype.kind == "float" and dtype is not target and not can_cast(entry, target)
+
+
+def _require_dtypes(plan: _Plan, limits: Limits) -> None:
+    """Ask the format about each type that occurs, so that all tensors it cannot hold are named at once."""
+    by_type: dict[DType, list[TensorEntry]] = {}
+    for entry in plan.entries:
+        by_type.setdefault(entry.require(), []).append(entry)
+    refused = {dtype: group for dtype, group in by_type.items() if not _holds(plan.row, group[0], limits)}
+    if refused:
+        shown = "; ".join(f"{dtype} ({some([entry.name for entry in group])})" for dtype, group in refused.items())
+        raise UnsupportedError(
+            f"{plan.row.name} files cannot hold {count(sum(map(len, refused.values())), 'tensor')}: {shown}",
+            remedy=_remedy(plan.row, refused, limits),
+        )
+    if plan.row.name == "safetensors":
+        for dtype, group in by_type.items():
+            if dtype.name in _STAND_INS:
+                plan.notes.append(f"{count(len(group), 'tensor')} of {dtype} stored as {_STAND_INS[dtype.name]}")
+
+
+def _holds(row: Format, entry: TensorEntry, limits: Limits) -> bool:
+    try:
+        row.writer()(Contents(entries=[entry.renamed("probe")]), limits)
+    except UnsupportedError:
+        return False
+    except FirekeepError:
+        return True  # the type is not what is wrong with it: the real plan will say what is
+    return True
+
+
+def _remedy(row: Format, refused: Mapping[DType, list[TensorEntry]], limits: Limits) -> str:
+    """Say what would help, and nothing that would not."""
+    ways = []
+    if all(can_cast(group[0], BY_NAME["BF16"]) for group in refused.values()):
+        ways.append("cast all floats with dtype='bf16'")
+    others = [other for other in FORMATS.values() if other.writes and other is not row]
+    ways += [
+        f"write {other.suffixes[0]}"
+        for other in others
+        if all(_holds(other, group[0], limits) for group in refused.values())
+    ]
+    ways.append(f"leave them out with {exclusion([entry.name for group in refused.values() for entry in group])}")
+    text = ", or ".join(ways)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """The files that were, or would be, written."""
+
+    paths: tuple[Path, ...]
+    nbytes: int
+    removed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _write_one(plan: _Plan, dst: Path, job: Job) -> _Written:
+    contents = plan.contents()
+    layout, observe, seal = prepare(contents, plan.row, digest=job.digest, limits=job.limits)
+    if job.dry_run:
+        _require_folder(dst.parent)
+    else:
+        meter = Meter(sum(part.blob.nbytes for part in layout.parts), job.progress)
+        write_file(
+            dst,
+            layout,
+            overwrite=job.overwrite,
+            durable=job.durable,
+            progress=meter.step,
+            observe=observe,
+            seal=seal,
+        )
+    return _Written(paths=(dst,), nbytes=layout.nbytes)
+
+
+def _write_several(plan: _Plan, target: Target, job: Job) -> _Written:
+    contents = plan.contents()
+    shards = plan.row.sharder()(
+        contents, max_shard_bytes=parse_size(job.max_shard_size or 0), limits=job.limits, stem=target.stem
+    )
+    index = [target.folder / shards.index_name]
+    paths = [target.folder / name for name in shards.files]
+    if not job.overwrite:
+        refuse_existing([*paths, *index])
+    removed: tuple[str, ...] = ()
+    if job.dry_run:
+        _require_folder(target.folder.parent)
+    else:
+        meter = Meter(sum(part.blob.nbytes for file in shards.files.values() for part in file.parts), job.progress)
+        removed = write_set(
+            shards,
+            contents,
+            plan.row,
+            target,
+            digest=job.digest,
+            durable=job.durable,
+            step=meter.step,
+            limits=job.limits,
+        )
+    nbytes = sum(file.nbytes for file in shards.files.values()) + len(shards.index or b"")
+    single = target.folder / f"{target.stem}{plan.row.suffixes[0]}"
+    notes = (
+        (f"{str(single)!r} stands beside the set, and many readers open it instead: remove it if it is old",)
+        if shards.index is not None and single.exists()
+        else ()
+    )
+    paths += index if shards.index is not None else []
+    return _Written(paths=tuple(paths), nbytes=nbytes, removed=removed, notes=notes)
+
+
+def _require_folder(folder: Path) -> None:
+    folder.stat()  # the error of a real run, for a folder that is not there
+
+
+def _report(plan: _Plan, opened: OpenedFile, written: _Written, job: Job) -> ConversionReport:
+    source, row = plan.part.opened, plan.row
+    values, remark = other_values(opened)
+    ids = sum(entry.param_id is not None for entry in plan.entries) if not row.holds_param_ids else 0
+    return ConversionReport(
+        source=opened.path,
+        source_format=" ".join(filter(None, (opened.format, opened.variant))),
+        destinations=tuple(map(str, written.paths)),
+        format=row.name,
+        layout=plan.merged.layout,
+        tensors=len(plan.entries),
+        nbytes=written.nbytes,
+        dry_run=job.dry_run,
+        part=plan.part.key,
+        left_out=plan.part.left_out,
+        excluded=plan.excluded,
+        renamed=plan.renaming.changed,
+        renames=plan.renaming.hits,
+        casts=dict(plan.casts),
+        overflowed=dict(plan.losses.overflowed),
+        vanished=dict(plan.losses.vanished),
+        ties=find_ties(plan.entries),
+        digests=job.digest,
+        dropped=Dropped(
+            scalars=() if row.holds_scalars else tuple(source.scalars),
+            param_ids=ids,
+            metadata=plan.merged.dropped,
+            values=tuple(values),
+        ),
+        removed=written.removed,
+        notes=(*plan.notes, *([remark] if remark else []), *written.notes, *source.notes),
+    )

@@ -1,0 +1,65 @@
+"""The metadata of the new file: the source's, without what would no longer be true, and the caller's over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from firekeep import digests
+from firekeep.formats import FORMATS, Format
+from firekeep.opened import OpenedFile
+
+LAYOUT = "firekeep.layout"
+TIES = "firekeep.ties"
+
+_FOREIGN_LAYOUTS = frozenset(("flax", "tf", "mlx"))
+"""Values of a safetensors file's `format` by which other frameworks say that they wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Metadata to be written, the layout it speaks of, and the keys that were not taken over."""
+
+    metadata: dict[str, str]
+    layout: str
+    dropped: tuple[str, ...]
+
+
+def merge(opened: OpenedFile, row: Format, given: Mapping[str, str]) -> Merged:
+    """Put together the metadata for a file of the format `row`.
+
+    Digests and records of ties are made anew by whoever writes. `format: burnpack` and `format: safetensors` name the file's own
+    format and go when that changes; `format: pt` says who wrote it and stays.
+    """
+    held = opened.container
+    kept = {key: value for key, value in held.metadata.items() if held.ties.get(key) != value}
+    for key in (digests.KEY, TIES):
+        kept.pop(key, None)
+    dropped = []
+    if kept.get("format") in FORMATS and kept["format"] != row.name:
+        dropped.append("format")
+        del kept["format"]
+    layout = given.get(LAYOUT) or layout_of(opened)
+    kept.pop(LAYOUT, None)
+    if layout != row.layout:
+        kept[LAYOUT] = layout
+    elif row.name == "safetensors" and opened.format != row.name:
+        kept.setdefault("format", "pt")
+    return Merged({**kept, **given}, layout, tuple(dropped))
+
+
+def layout_of(opened: OpenedFile) -> str:
+    """Say how layers lie in a file: "torch", "burn", or the name of another framework.
+
+    A file may say so itself, under `firekeep.layout`. A safetensors file that Burn wrote has Burn's layout, since Burn's store writes
+    modules as they are by default.
+    """
+    metadata = opened.metadata
+    if said := metadata.get(LAYOUT):
+        return said
+    if opened.format == "safetensors":
+        if (format := metadata.get("format")) in _FOREIGN_LAYOUTS:
+            return str(format)
+        if metadata.get("producer") == "burn":
+            return "burn"
+    return FORMATS[opened.format].layout

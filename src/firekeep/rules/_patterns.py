@@ -1,0 +1,38 @@
+"""Regular expressions given by users, with errors they can act on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from firekeep.errors import RuleError
+
+Pattern = str | re.Pattern[str]
+
+_RUST_GROUP = re.compile(r"\(\?<(?=[A-Za-z_])")
+
+
+def compile_pattern(pattern: Pattern, *, role: str) -> re.Pattern[str]:
+    """Compile one pattern; raises `RuleError` saying where it is wrong.
+
+    Python's dialect, and named groups also in Rust's spelling, `(?<name>...)`.
+    """
+    if isinstance(pattern, re.Pattern):
+        return pattern
+    if not isinstance(pattern, str):
+        raise RuleError(f"{role}: {pattern!r} is {type(pattern).__name__}, where a regular expression is due")
+    try:
+        return re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        first = error
+    try:
+        return re.compile(_RUST_GROUP.sub("(?P<", pattern))
+    except (re.error, RecursionError, OverflowError):
+        raise RuleError(f"{role} {pattern!r} is not a regular expression: {first}") from None
+
+
+def compile_all(patterns: Pattern | Iterable[Pattern], *, role: str) -> tuple[re.Pattern[str], ...]:
+    """Compile several; one by itself will do."""
+    if isinstance(patterns, str | re.Pattern):
+        patterns = (patterns,)
+    return tuple(compile_pattern(pattern, role=role) for pattern in patterns)

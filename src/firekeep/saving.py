@@ -1,0 +1,224 @@
+"""Writing tensors: from a mapping of arrays, or from entries, into one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from firekeep import digests
+from firekeep.disk import WritePlan, to_bytes, write_file
+from firekeep.entry import TensorEntry, untied
+from firekeep.errors import FirekeepError, MetadataError, RuleError, ScalarError, UnsupportedError
+from firekeep.formats import FORMATS, Contents, Format, format_for_suffix
+from firekeep.garbage import collector_paused
+from firekeep.ids import ParamId
+from firekeep.limits import Limits
+from firekeep.scalars import Scalar
+from firekeep.wording import some
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes in all."""
+
+Id = int | str
+Seal = Callable[[], bytes]
+
+
+class Meter:
+    """Adds up steps for a caller who wants to know how far it is."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._done = 0
+        self._total = total
+        self._progress = progress
+
+    def step(self, nbytes: int) -> None:
+        """Tell that so many more bytes are done."""
+        self._done += nbytes
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+def save_file(
+    tensors: Mapping[str, Any],
+    path: str | os.PathLike[str],
+    *,
+    metadata: Mapping[str, str] | None,
+    scalars: Mapping[str, Any] | None,
+    param_ids: Mapping[str, Id] | None,
+    format: str | None,
+    ties: str,
+    digest: bool,
+    overwrite: bool,
+    durable: bool,
+    progress: Progress | None,
+    limits: Limits,
+) -> Path:
+    """Write a mapping of tensors to a file; see `firekeep.save_file`."""
+    row = choose_format(path, format)
+    try:
+        contents = gather(tensors, row, metadata=metadata, scalars=scalars, param_ids=param_ids, ties=ties)
+        plan, observe, seal = prepare(contents, row, digest=digest, limits=limits)
+    except FirekeepError as error:
+        raise error.at(path=path)  # noqa: B904 - the same error, with its place
+    meter = Meter(sum(part.blob.nbytes for part in plan.parts), progress)
+    return write_file(
+        path,
+        plan,
+        overwrite=overwrite,
+        durable=durable,
+        progress=meter.step if progress is not None else None,
+        observe=observe,
+        seal=seal,
+    )
+
+
+def save_bytes(
+    tensors: Mapping[str, Any],
+    *,
+    format: str,
+    metadata: Mapping[str, str] | None,
+    scalars: Mapping[str, Any] | None,
+    param_ids: Mapping[str, Id] | None,
+    ties: str,
+    digest: bool,
+    limits: Limits,
+) -> bytes:
+    """Make the file in memory; see `firekeep.save_bytes`."""
+    row = choose_format("", format)
+    contents = gather(tensors, row, metadata=metadata, scalars=scalars, param_ids=param_ids, ties=ties)
+    plan, observe, seal = prepare(contents, row, digest=digest, limits=limits)
+    return to_bytes(plan, observe=observe, seal=seal)
+
+
+def choose_format(path: str | os.PathLike[str], format: str | None) -> Format:
+    """Give the format that a file is to be written in, by its name or else by the path's suffix, once it is known to be written."""
+    if format is None:
+        row = format_for_suffix(path)
+    elif format in FORMATS:
+        row = FORMATS[format]
+    else:
+        known = ", ".join(row.name for row in FORMATS.values() if row.writes)
+        raise UnsupportedError(f"there is no format {format!r} to write: one of {known}")
+    try:
+        row.writer()
+    except FirekeepError as error:
+        raise error.at(path=path or None)  # noqa: B904 - the same error, with its place
+    return row
+
+
+def gather(
+    tensors: Mapping[str, Any],
+    row: Format,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    scalars: Mapping[str, Any] | None = None,
+    param_ids: Mapping[str, Id] | None = None,
+    ties: str = "keep",
+) -> Contents:
+    """Check everything that is to be written, and describe it; nothing is copied."""
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"a mapping of names to tensors is needed, not {type(tensors).__name__}")
+    with collector_paused():
+        entries = [_entry(name, value) for name, value in tensors.items()]
+    if param_ids:
+        entries = _identify(entries, param_ids, row)
+    return Contents(
+        entries=tie(entries, ties),
+        metadata=check_metadata(metadata or {}),
+        scalars={name: _scalar(name, value) for name, value in (scalars or {}).items()},
+    )
+
+
+def tie(entries: list[TensorEntry], ties: str) -> list[TensorEntry]:
+    """Give entries as they are to be stored: tied ones once ("keep") or each in full ("expand")."""
+    if ties not in ("keep", "expand"):
+        raise RuleError(f"ties={ties!r}: 'keep' stores tied tensors once, 'expand' each in full")
+    return entries if ties == "keep" else [untied(entry) for entry in entries]
+
+
+def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Refuse metadata that is not text, naming the key; digests of another file are dropped."""
+    for key, value in metadata.items():
+        if not isinstance(key, str):
+            raise MetadataError(f"the metadata key {key!r} is {type(key).__name__}, where text is due")
+        if not isinstance(value, str):
+            raise MetadataError(
+                f"the metadata value of {key!r} is {type(value).__name__}, where text is due",
+                remedy="Give str(...) or json.dumps(...) of it.",
+            )
+    return {key: value for key, value in metadata.items() if key != digests.KEY}
+
+
+def prepare(
+    contents: Contents, row: Format, *, digest: bool, limits: Limits
+) -> tuple[WritePlan, Callable[[str, memoryview], None] | None, Seal | None]:
+    """Plan a file, with digests if they are wanted: room is left for them, and they are filled in once all bytes were seen."""
+    write = row.writer()
+    contents = replace(contents, entries=list(contents.entries))
+    plan = write(contents, limits)
+    if not digest:
+        return plan, None, None
+    names = [part.tensor for part in plan.parts if part.tensor is not None]
+
+    def plan_with(value: str) -> WritePlan:
+        return write(replace(contents, metadata={**contents.metadata, digests.KEY: value}), limits)
+
+    digester = digests.Digester(names)
+    plan = plan_with(digests.placeholder(names))
+
+    def seal() -> bytes:
+        return bytes(plan_with(digester.finish()).parts[0].blob.view())
+
+    return plan, digester.observe, seal
+
+
+def _entry(name: Any, value: Any) -> TensorEntry:
+    if not isinstance(name, str):
+        raise MetadataError(
+            f"the tensor name {name!r} is {type(name).__name__}, where text is due", remedy="Give str(...) of it."
+        )
+    if isinstance(value, TensorEntry):
+        return value if value.name == name else value.renamed(name)
+    if type(value).__module__.partition(".")[0] == "torch":
+        from firekeep.tensors import torch_entry
+
+        return torch_entry(name, value)
+    from firekeep.tensors import array_entry
+
+    return array_entry(name, value)
+
+
+def _identify(entries: list[TensorEntry], param_ids: Mapping[str, Id], row: Format) -> list[TensorEntry]:
+    if not row.holds_param_ids:
+        able = ", ".join(suffix for row in FORMATS.values() if row.holds_param_ids for suffix in row.suffixes)
+        raise UnsupportedError(f"{row.name} files hold no parameter ids", remedy=f"Write {able}, which keeps them.")
+    strange = [name for name in param_ids if name not in {entry.name for entry in entries}]
+    if strange:
+        raise RuleError(f"param_ids names {some(strange)}, which no tensor is called")
+    return [
+        replace(entry, param_id=_param_id(entry.name, param_ids[entry.name])) if entry.name in param_ids else entry
+        for entry in entries
+    ]
+
+
+def _param_id(name: str, value: Any) -> ParamId:
+    try:
+        if isinstance(value, str):
+            return ParamId.parse(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return ParamId(value)
+    except FirekeepError as error:
+        raise error.at(tensor=name)  # noqa: B904 - the same error, with its place
+    raise RuleError(f"its parameter id {value!r} is neither an integer nor the text of one", tensor=name)
+
+
+def _scalar(name: Any, value: Any) -> Scalar:
+    if not isinstance(name, str):
+        raise MetadataError(f"the scalar name {name!r} is {type(name).__name__}, where text is due")
+    try:
+        return Scalar.of(value)
+    except ScalarError as error:
+        raise ScalarError(f"scalar {name!r}: {error.message}") from None

@@ -1,0 +1,213 @@
+"""Is a file whole: its structure, its checksums, its digests, and, on request, its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from firekeep import digests
+from firekeep.dtypes import DType
+from firekeep.entry import TensorEntry
+from firekeep.errors import FirekeepError, FormatError, MetadataError, WrongFormatError
+from firekeep.formats import Finding, OpenOptions, open_source
+from firekeep.opened import OpenedFile, Readable, open_file
+from firekeep.saving import Meter, Progress
+from firekeep.wording import count, lines, quote, size, some
+
+_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerificationReport:
+    """What `verify` found. `ok` is False when any finding is an error; `bool(report)` is `ok`.
+
+    `digests` is the number of tensors whose digest was checked, `values` says whether the numbers were looked at.
+    """
+
+    path: str | None
+    format: str
+    variant: str = ""
+    tensors: int = 0
+    nbytes: int = 0
+    digests: int = 0
+    values: bool = False
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found that is an error."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the report as data that `json` writes."""
+        return {
+            "path": self.path,
+            "ok": self.ok,
+            "format": self.format,
+            "variant": self.variant,
+            "tensors": self.tensors,
+            "bytes": self.nbytes,
+            "digests_checked": self.digests,
+            "values_checked": self.values,
+            "findings": [
+                {"severity": found.severity, "place": found.place, "message": found.message} for found in self.findings
+            ],
+        }
+
+    def __str__(self) -> str:
+        verdict = "ok" if self.ok else "NOT OK"
+        kind = f"{self.format} {self.variant}".strip()
+        head = f"{self.path or 'the file'}: {verdict}" + (f" ({kind})" if kind else "")
+        return "\n".join((*lines([head], indent=""), *lines(self._told())))
+
+    def _told(self) -> Iterator[str]:
+        if self.tensors:
+            checked = ["structure", "checksums of the archive"] if self.variant == "zip" else ["structure"]
+            checked += [f"{count(self.digests, 'digest')}"] if self.digests else []
+            checked += ["values"] if self.values else []
+            yield f"{count(self.tensors, 'tensor')}, {size(self.nbytes)}; checked: {', '.join(checked)}"
+        for found in self.findings[:_SHOWN]:
+            place = f"{quote(found.place)}: " if found.place else ""
+            yield f"{found.severity}: {place}{found.message}"
+        if len(self.findings) > _SHOWN:
+            yield f"and {len(self.findings) - _SHOWN:,} more findings"
+
+
+def verify(source: Readable, options: OpenOptions, *, values: bool, progress: Progress | None) -> VerificationReport:
+    """Check a file; see `firekeep.verify`."""
+    try:
+        opened = open_file(source, options)
+    except WrongFormatError:
+        raise
+    except FormatError as error:
+        return _refused(error)
+    with opened:
+        findings = list(_check_structure(opened))
+        known, faults = _read_digests(opened, options)
+        findings += faults
+        wanted = [entry for entry in opened.entries.values() if entry.problem is None]
+        if not values:
+            wanted = [entry for entry in wanted if entry.name in known]
+        meter = Meter(sum(entry.nbytes for entry in wanted), progress)
+        for entry in wanted:
+            findings += _check_tensor(entry, known.get(entry.name), values=values, meter=meter)
+        findings += _missing_digests(opened, known)
+        return VerificationReport(
+            path=opened.path,
+            format=opened.format,
+            variant=opened.variant,
+            tensors=len(opened),
+            nbytes=sum(entry.nbytes for entry in opened.entries.values()),
+            digests=sum(entry.name in known for entry in wanted),
+            values=values,
+            findings=tuple(findings),
+        )
+
+
+def _refused(error: FormatError) -> VerificationReport:
+    message = FirekeepError(error.message, remedy=error.remedy)
+    return VerificationReport(
+        path=error.path, format="", findings=(Finding("error", error.tensor or "", str(message)),)
+    )
+
+
+def _check_structure(opened: OpenedFile) -> Iterator[Finding]:
+    """Run the format's own checks, and tell of tensors that have no bytes unless they did."""
+    told: set[str] = set()
+    try:
+        for finding in opened.container.check():
+            told.update((finding.place, finding.message))
+            yield finding
+    except FirekeepError as error:
+        yield Finding("error", error.tensor or "", error.message)
+    for entry in opened.entries.values():
+        if entry.problem is not None and entry.name not in told:
+            yield Finding("warning", entry.name, f"no bytes can be given for it: {entry.problem}")
+    yield from (Finding("note", "", note) for note in opened.notes if note not in told)
+
+
+def _read_digests(opened: OpenedFile, options: OpenOptions) -> tuple[dict[str, str], list[Finding]]:
+    """Give the digests that a file, or each file of a set, holds of its own tensors."""
+    known: dict[str, str] = {}
+    faults = []
+    files = opened.container.sources
+    metadata = [open_source(source, options).metadata for source in files] if files else [opened.metadata]
+    for held in metadata:
+        try:
+            known.update(digests.parse(held[digests.KEY]) if digests.KEY in held else {})
+        except MetadataError as error:
+            faults.append(Finding("error", "", error.message))
+    return known, faults
+
+
+def _missing_digests(opened: OpenedFile, known: Mapping[str, str]) -> Iterator[Finding]:
+    for name in known:
+        if name not in opened.entries:
+            yield Finding("error", name, "there is a digest of it, and no tensor of this name")
+    ties = opened.ties
+    without = [name for name in opened.entries if name not in known and ties.get(name) not in known]
+    if known and without:
+        yield Finding("warning", "", f"{count(len(without), 'tensor')} have no digest: {some(without)}")
+
+
+def _check_tensor(entry: TensorEntry, digest: str | None, *, values: bool, meter: Meter) -> Iterator[Finding]:
+    """Read a tensor once, for its digest and its numbers."""
+    running = digests.new_digest() if digest is not None else None
+    scan = _Scan(entry.require()) if values else None
+    try:
+        for chunk in entry.blob.chunks():
+            if running is not None:
+                running.update(chunk)
+            if scan is not None:
+                scan.look(chunk)
+            meter.step(chunk.nbytes)
+    except FirekeepError as error:
+        yield Finding("error", entry.name, error.message)
+        return
+    if running is not None and running.hexdigest() != digest:
+        yield Finding(
+            "error", entry.name, f"its bytes are not those it was saved with: {running.hexdigest()}, not {digest}"
+        )
+    if scan is not None:
+        yield from scan.findings(entry)
+
+
+class _Scan:
+    """Counts NaN and infinite numbers, and sees whether anything is not zero."""
+
+    def __init__(self, dtype: DType) -> None:
+        self._dtype = dtype
+        self._is_float = dtype.kind in ("float", "complex") and dtype.numpy is not None and dtype.bits >= 8
+        self._nan = self._infinite = 0
+        self._all_zero = True
+
+    def look(self, chunk: memoryview) -> None:
+        """Take the next bytes."""
+        import numpy as np
+
+        from firekeep import floats
+        from firekeep.arrays import numpy_dtype
+
+        if self._all_zero and np.frombuffer(chunk, np.uint8).any():
+            self._all_zero = False
+        if not self._is_float:
+            return
+        numbers = np.frombuffer(chunk, numpy_dtype(self._dtype))
+        finite = floats.is_finite(numbers)
+        if not finite.all():
+            nan = int(np.count_nonzero(floats.is_nan(numbers)))
+            self._nan += nan
+            self._infinite += finite.size - int(np.count_nonzero(finite)) - nan
+
+    def findings(self, entry: TensorEntry) -> Iterator[Finding]:
+        """Say what was seen."""
+        if self._nan:
+            yield Finding("error", entry.name, f"{self._nan:,} of {count(entry.numel, 'number')} are NaN")
+        if self._infinite:
+            yield Finding("warning", entry.name, f"{self._infinite:,} of {count(entry.numel, 'number')} are infinite")
+        if self._all_zero and self._is_float and entry.nbytes:
+            yield Finding("note", entry.name, f"all {count(entry.numel, 'number')} are 0")

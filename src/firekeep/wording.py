@@ -1,0 +1,49 @@
+"""How reports speak: sizes, counts, lists of names, lines of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+WIDTH = 80
+
+
+def count(number: int, noun: str) -> str:
+    """Give a number with its noun: 1 tensor, 2,000 tensors."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size(nbytes: int) -> str:
+    """Give a number of bytes in decimal units: 512 B, 1.04 MB."""
+    number = float(nbytes)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if number < 999.5:
+            return f"{nbytes} B" if unit == "B" else f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} PB"
+
+
+def quote(text: str, longest: int = 80) -> str:
+    """Put a text in quotes, cut in the middle where it is long; what a terminal would act on is spelled out."""
+    if len(text) > longest:
+        text = f"{text[: longest // 2]}...{text[-longest // 2 :]}"
+    return f"'{text}'" if text.isprintable() and "'" not in text else repr(text)
+
+
+def some(names: Sequence[str], shown: int = 5) -> str:
+    """List names in quotes, and count those that are not shown."""
+    more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
+    return ", ".join(map(quote, names[:shown])) + more
+
+
+def lines(texts: Iterable[str], *, indent: str = "  ") -> Iterator[str]:
+    """Break texts into lines of at most 80 columns, where they have spaces; further lines of one text stand further in."""
+    for text in texts:
+        yield from textwrap.wrap(
+            text,
+            WIDTH,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
