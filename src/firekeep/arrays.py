@@ -14,6 +14,7 @@ from firekeep.blobs import Blob
 from firekeep.dtypes import TABLE, DType
 from firekeep.entry import TensorEntry
 from firekeep.errors import UnsupportedError
+from firekeep.strides import gather
 
 Array = NDArray[Any]
 _LITTLE = sys.byteorder == "little"
@@ -120,7 +121,7 @@ class ArrayBlob(Blob):
         if array.nbytes != self.nbytes:
             return _pack_halves(array)
         if not (_LITTLE and array.dtype.isnative and array.flags.c_contiguous):
-            array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+            array = gather(array, array.dtype.newbyteorder("<"))
         return array.reshape(-1).view(np.uint8).data
 
     def identity(self) -> Hashable:

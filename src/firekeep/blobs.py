@@ -8,9 +8,14 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Hashable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from firekeep.errors import EntryError, TruncatedError
+from firekeep.strides import collapse, flat_view, gather, gather_pieces
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CHUNK = 8 << 20
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -291,26 +296,50 @@ class StridedBlob(Blob):
         super().__init__(math.prod(shape) * itemsize)
 
     def view(self) -> memoryview:
-        """Gather the elements into a fresh buffer."""
+        """Gather the elements into a fresh buffer; where they lie in order, give the part of the storage itself."""
+        laid = self._lay_out()
+        return laid if isinstance(laid, memoryview) else flat_view(gather(laid, self._little))
+
+    def chunks(self, size: int = CHUNK) -> Iterator[memoryview]:
+        """Gather the elements in pieces of at most `size`, along the first axes: the whole is never in memory."""
+        laid = self._lay_out()
+        if isinstance(laid, memoryview):
+            for start in range(0, laid.nbytes, size):
+                yield laid[start : start + size]
+            return
+        for piece in gather_pieces(laid, size, self._little):
+            yield flat_view(piece)
+
+    @property
+    def _little(self) -> np.dtype[Any] | None:
         import numpy as np
 
-        raw = np.frombuffer(self.base.view(), dtype=np.uint8)
+        return np.dtype(f"<u{self.swap}") if self.swap > 1 else None
+
+    def _lay_out(self) -> memoryview | NDArray[Any]:
+        """Give the elements where they are: as bytes if they lie in order, else as an array of units."""
         if self.nbytes == 0:
             return memoryview(b"")
-        width = self.swap or self.itemsize
+        base = self.base.view()
+        shape, strides = collapse(self.shape, self.strides)
+        end = self.offset + (sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1) * self.itemsize
+        if end > base.nbytes:
+            raise EntryError(
+                f"the tensor reaches to byte {end} of a storage of {base.nbytes} bytes", limit=base.nbytes, actual=end
+            )
+        if self.swap < 2 and strides in ((), (1,)):
+            return base[self.offset : end]
+        import numpy as np
+
+        width = self.swap if self.swap > 1 else self.itemsize
         units = self.itemsize // width
-        unit = np.dtype(f"V{width}")
-        strided = np.ndarray(
-            (*self.shape, units),
-            dtype=unit,
-            buffer=raw.data,
+        return np.ndarray(
+            shape if units == 1 else (*shape, units),
+            dtype=f">u{width}" if self.swap > 1 else f"V{width}",
+            buffer=base,
             offset=self.offset,
-            strides=(*(stride * self.itemsize for stride in self.strides), width),
+            strides=[step * self.itemsize for step in strides] + ([] if units == 1 else [width]),
         )
-        dense = np.ascontiguousarray(strided).view(np.uint8).reshape(-1)
-        if self.swap > 1:
-            dense = np.ascontiguousarray(dense.reshape(-1, width)[:, ::-1]).reshape(-1)
-        return dense.data
 
     def identity(self) -> Hashable | None:
         """Equal views of one storage are one tensor."""

@@ -36,9 +36,14 @@ class Meter:
 
     def step(self, nbytes: int) -> None:
         """Tell that so many more bytes are done."""
-        self._done += nbytes
+        self._done = min(self._done + nbytes, self._total)
         if self._progress is not None:
             self._progress(self._done, self._total)
+
+    def finish(self) -> None:
+        """Tell that all is done: what lies between tensors may not have been counted."""
+        if self._done < self._total:
+            self.step(self._total)
 
 
 def save_file(
@@ -63,8 +68,8 @@ def save_file(
         plan, observe, seal = prepare(contents, row, digest=digest, limits=limits)
     except FirekeepError as error:
         raise error.at(path=path)  # noqa: B904 - the same error, with its place
-    meter = Meter(sum(part.blob.nbytes for part in plan.parts), progress)
-    return write_file(
+    meter = Meter(plan.nbytes, progress)
+    written = write_file(
         path,
         plan,
         overwrite=overwrite,
@@ -73,6 +78,8 @@ def save_file(
         observe=observe,
         seal=seal,
     )
+    meter.finish()
+    return written
 
 
 def save_bytes(

@@ -210,4 +210,4 @@ class _Scan:
         if self._infinite:
             yield Finding("warning", entry.name, f"{self._infinite:,} of {count(entry.numel, 'number')} are infinite")
         if self._all_zero and self._is_float and entry.nbytes:
-            yield Finding("note", entry.name, f"all {count(entry.numel, 'number')} are 0")
+            yield Finding("note", entry.name, f"all {count(entry.numel, 'number')} are zero")

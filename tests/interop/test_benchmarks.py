@@ -33,7 +33,7 @@ def test_every_row_of_the_benchmarks_runs(tmp_path: Path):
     for result in results:
         assert all(math.isfinite(ratio) and ratio > 0 for ratio in result["ratios"])
         assert result["row"] in done.stdout
-        assert (result["target"] is None) or (result["met"] in (True, False))
+        assert result["met"] is None
     for words in ("save", "durable", "load", "convert", "inspect", "import", "one tensor", "list", "zero copy"):
         assert any(words in row for row in rows)
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]

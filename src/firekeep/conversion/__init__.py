@@ -217,7 +217,7 @@ def _write_one(plan: _Plan, dst: Path, job: Job) -> _Written:
     if job.dry_run:
         _require_folder(dst.parent)
     else:
-        meter = Meter(sum(part.blob.nbytes for part in layout.parts), job.progress)
+        meter = Meter(layout.nbytes, job.progress)
         write_file(
             dst,
             layout,
@@ -227,6 +227,7 @@ def _write_one(plan: _Plan, dst: Path, job: Job) -> _Written:
             observe=observe,
             seal=seal,
         )
+        meter.finish()
     return _Written(paths=(dst,), nbytes=layout.nbytes)
 
 
@@ -243,7 +244,7 @@ def _write_several(plan: _Plan, target: Target, job: Job) -> _Written:
     if job.dry_run:
         _require_folder(target.folder.parent)
     else:
-        meter = Meter(sum(part.blob.nbytes for file in shards.files.values() for part in file.parts), job.progress)
+        meter = Meter(sum(file.nbytes for file in shards.files.values()), job.progress)
         removed = write_set(
             shards,
             contents,
@@ -254,6 +255,7 @@ def _write_several(plan: _Plan, target: Target, job: Job) -> _Written:
             step=meter.step,
             limits=job.limits,
         )
+        meter.finish()
     nbytes = sum(file.nbytes for file in shards.files.values()) + len(shards.index or b"")
     single = target.folder / f"{target.stem}{plan.row.suffixes[0]}"
     notes = (

@@ -377,6 +377,118 @@ def test_the_first_layout_is_checked(tensors: dict[int, Any], views: Any, messag
         firekeep.open(old_tar(mapping({"w": number(70) + BINPERSID}), {3: ("FloatStorage", SIX)}, tensors, views))
 
 
+@pytest.mark.parametrize(
+    ("storages", "tensors", "message"),
+    [
+        (pickled(NONE), pickled(number(0)), "the number of storages is a NoneType"),
+        (pickled(number(1)) + pickled(number(5)), pickled(number(0)), "a storage is not described by three values"),
+        (
+            pickled(number(1)) + pickled(group(number(1), text("cpu"), name("torch", "OddStorage"))),
+            pickled(number(0)),
+            "the class of storage '1' is unknown",
+        ),
+        (
+            pickled(number(1))
+            + pickled(group(number(1), text("cpu"), name("torch", "FloatStorage")))
+            + (9).to_bytes(8, "little"),
+            pickled(number(0)),
+            "storage '1' in 'storages' has 9 elements, 36 bytes; 0 follow",
+        ),
+        (pickled(number(0)) + pickled(number(5)), pickled(number(0)), "the views of storages are not a list"),
+        (pickled(number(0)) + pickled(sequence(number(5))), pickled(number(0)), "a view of a storage is not described"),
+        (pickled(number(0)), pickled(number(1)) + pickled(number(1)), "a tensor is not described by three values"),
+        (pickled(number(0)), pickled(number(-1)), "the number of tensors is -1"),
+    ],
+)
+def test_odd_members_of_the_first_layout_are_refused(storages: bytes, tensors: bytes, message: str):
+    facts = pickled(mapping({"little_endian": TRUE}))
+    data = tar_file({"sys_info": facts, "pickle": pickled(NONE), "storages": storages, "tensors": tensors})
+    with pytest.raises(FormatError, match=message):
+        firekeep.open(data)
+
+
+def test_a_rank_beyond_reason_is_refused():
+    data = bytearray(old_tar(number(70) + BINPERSID, {3: ("FloatStorage", SIX)}, {70: (3, (6,), (1,), 0)}))
+    at = data.rindex((1).to_bytes(4, "little") + bytes(4) + (6).to_bytes(8, "little"))
+    data[at : at + 4] = (65).to_bytes(4, "little")
+    with pytest.raises(MetadataError, match="tensor '70' has rank 65"):
+        firekeep.open(bytes(data))
+
+
+def test_first_layout_files_of_big_endian_machines_are_read():
+    held = (
+        pickled(number(1))
+        + pickled(group(number(3), text("cpu"), name("torch", "FloatStorage")))
+        + (6).to_bytes(8, "big")
+        + SIX
+    )
+    facts = pickled(mapping({"little_endian": FALSE}))
+    data = tar_file({"sys_info": facts, "pickle": pickled(mapping({"w": number(3) + BINPERSID})), "storages": held})
+    file = firekeep.open(data)
+    assert file.array("w").tolist() == [1, 2, 3, 4, 5, 6]
+    assert any("big-endian machine" in note for note in file.notes)
+
+
+def test_bytes_behind_the_end_of_a_tar_archive_are_noted():
+    data = old_tar(mapping({}), {}, {})
+    assert firekeep.open(data + bytes(7000)).notes == ()
+    assert any("4 bytes follow the end of the tar archive" in note for note in firekeep.open(data + b"rest").notes)
+
+
+@pytest.mark.parametrize(
+    ("pid", "message"),
+    [
+        (text("x"), "names neither a storage nor a module's source"),
+        (group(text("tensor"), number(1)), "names neither a storage nor a module's source"),
+        (
+            group(text("storage"), text("FloatStorage"), text("0"), text("cpu"), number(1)),
+            "the class of a storage is a str",
+        ),
+        (
+            group(text("storage"), name("torch", "FloatStorage"), text("0"), text("cpu"), number(-1)),
+            "declares -1 elements",
+        ),
+        (
+            group(text("storage"), name("torch", "FloatStorage"), text("0"), text("cpu"), TRUE),
+            "declares a bool elements",
+        ),
+        (
+            group(text("storage"), name("torch", "FloatStorage"), text("0"), text("cpu"), number(1 << 90)),
+            "has 4 bytes, the pickle says",
+        ),
+        (
+            group(text("storage"), name("torch", "FloatStorage"), NONE, text("cpu"), number(1)),
+            "the key of a storage is a NoneType",
+        ),
+        (
+            group(text("storage"), name("torch", "FloatStorage"), text("k" * 600), text("cpu"), number(1)),
+            "the key of a storage is",
+        ),
+    ],
+)
+def test_odd_persistent_ids_are_refused(pid: bytes, message: str):
+    with pytest.raises(FormatError, match=message):
+        firekeep.open(zip_file(pickled(mapping({"w": pid + BINPERSID})), {"0": floats(1)}))
+
+
+def test_storages_of_classes_from_elsewhere_are_not_guessed():
+    pid = group(text("storage"), name("mine", "FloatStorage"), text("0"), text("cpu"), number(1)) + BINPERSID
+    file = firekeep.open(zip_file(pickled(mapping({"w": pid})), {"0": floats(1)}))
+    with pytest.raises(UnsupportedError, match=r"its storage is a mine\.FloatStorage"):
+        file.array("w")
+
+
+def test_a_storage_is_one_whatever_else_is_said_of_its_key():
+    kinds = [
+        storage("FloatStorage", "0", 2),
+        storage("IntStorage", "0", 2),
+        storage("FloatStorage", "0", 2),
+        storage("IntStorage", "0", 2),
+    ]
+    file = firekeep.open(zip_file(pickled(sequence(*kinds)), {"0": floats(1, 2)}))
+    assert file.ties == {"2": "0", "3": "1"}
+
+
 def test_an_unknown_tensor_of_the_first_layout_is_refused():
     with pytest.raises(UnsafePickleError, match="there is no tensor or storage '71' in the file"):
         firekeep.open(old_tar(number(71) + BINPERSID, {3: ("FloatStorage", SIX)}, {}))

@@ -403,6 +403,56 @@ def test_new_objects_of_known_classes_are_plain_data():
     assert run(call("copyreg", "__newobj__", name("collections", "OrderedDict")) + STOP) == {}
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (call("builtins", "dict"), {}),
+        (call("builtins", "dict", mapping({"a": number(1)})), {"a": 1}),
+        (call("builtins", "dict", group(group(text("a"), number(1)))), {"a": 1}),
+        (call("builtins", "list"), []),
+        (call("builtins", "list", group(number(1))), [1]),
+        (call("builtins", "tuple"), ()),
+        (call("builtins", "tuple", EMPTY_LIST), ()),
+        (call("builtins", "bytes"), b""),
+        (call("builtins", "bytearray", b"C\1x"), b"x"),
+        (call("builtins", "bytearray", text("x"), text("latin-1")), b"x"),
+        (call("builtins", "complex", number(1), number(2)), 1 + 2j),
+        (call("torch.jit._pickle", "restore_type_tag", group(number(1)), text("Tuple[int]")), (1,)),
+        (call("torch.jit._pickle", "build_intlist", EMPTY_LIST), []),
+    ],
+)
+def test_calls_that_only_make_data_make_it(body: bytes, expected: object):
+    assert run(body + STOP) == expected
+
+
+def test_sets_of_sets_are_copied():
+    inner = call("builtins", "set", group(number(1)))
+    assert run(call("builtins", "frozenset", inner) + STOP).elements == [1]
+    assert run(call("builtins", "set") + STOP).elements == []
+
+
+def test_objects_of_old_protocols_may_hold_other_things():
+    made = run(call("copyreg", "_reconstructor", name("m", "C"), name("builtins", "int"), number(5)) + STOP)
+    assert made.args == (5,)
+    made = run(call("copyreg", "_reconstructor", name("m", "C"), name("builtins", "list"), EMPTY_LIST) + STOP)
+    assert made.elements == []
+
+
+def test_names_of_absurd_length_are_refused():
+    with pytest.raises(UnsafePickleError, match="a global has a name of 5000 bytes"):
+        run(b"c" + b"m" * 5000 + b"\nC\n.")
+    with pytest.raises(UnsafePickleError, match="a global has a name of 5001 characters"):
+        run(text("m" * 5000) + text("C") + b"\x93.")
+    with pytest.raises(UnsafePickleError, match="a int would be instantiated"):
+        run(number(1) + b")}\x92.")
+
+
+def test_long_strings_of_python_2_that_are_not_ascii_are_bytes():
+    raw = "é".encode() * 600_000
+    assert run(b"T" + struct.pack("<I", len(raw)) + raw + STOP) == raw
+    assert run(b"T" + struct.pack("<I", 1_200_000) + b"a" * 1_200_000 + STOP) == "a" * 1_200_000
+
+
 def test_calls_with_odd_arguments_stay_calls():
     for body in (
         call("builtins", "set", number(1)),
@@ -413,6 +463,13 @@ def test_calls_with_odd_arguments_stay_calls():
         call("_codecs", "encode", text("a"), text("rot13")),
         call("builtins", "list", text("abc")),
         call("builtins", "complex", text("1")),
+        call("builtins", "complex", number(1 << 2000), number(0)),
+        call("builtins", "tuple", number(1)),
+        call("builtins", "dict", mapping({}), mapping({})),
+        call("_codecs", "encode", text("€"), text("latin1")),
+        call("torch.jit._pickle", "build_intlist"),
+        call("copyreg", "_reconstructor", number(1), number(1), number(1)),
+        call("copyreg", "__newobj__"),
     ):
         assert type(run(body + STOP)) is Call
 

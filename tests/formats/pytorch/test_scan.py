@@ -221,6 +221,16 @@ def test_random_storages_are_not_taken_for_pickles():
     assert report.safe, report
 
 
+def test_storages_that_hold_text_are_not_taken_for_pickles():
+    raw = b"city\nname\nBerlin\n"
+    body = ordered({"text": tensor("ByteStorage", "0", len(raw))})
+    assert scan(zip_file(pickled(body), {"0": raw})).safe
+
+
+def test_broken_pickles_hidden_in_an_archive_are_found():
+    assert found(zip_file(STATE, {"0": floats(1)}, extra={"archive/data/99": EVIL[:-1]}))["os.system"][0] == "dangerous"
+
+
 def test_a_report_is_json_and_text():
     report = scan(EVIL)
     back = json.loads(json.dumps(report.to_dict()))

@@ -317,6 +317,41 @@ def test_the_object_may_be_anything():
     assert firekeep.open(pickled(NONE)).values() is None
 
 
+@pytest.mark.parametrize("length", [0, 1])
+def test_arrays_of_absurd_dtypes_and_shapes_stay_objects(length: int):
+    def array(code: str, *shape: int) -> bytes:
+        dtype = call("numpy", "dtype", text(code), number(0), number(1))
+        made = call(
+            "numpy.core.multiarray", "_reconstruct", name("numpy", "ndarray"), group(number(0)), raw_bytes(b"b")
+        )
+        return made + group(number(1), group(*map(number, shape)), dtype, b"\x89", raw_bytes(bytes(length))) + b"b"
+
+    for body in (
+        array("S0", 1 << 40),
+        array("f16", 1),
+        array("f8", -1),
+        array("u1", *(1,) * 40),
+        array("u1", 0, 1 << 60),
+    ):
+        assert isinstance(read(body), Opaque)
+
+
+def test_odd_numpy_calls_stay_objects():
+    for body in (
+        call("numpy.core.multiarray", "scalar", number(1)),
+        call("numpy.core.multiarray", "scalar", number(1), number(2)),
+        call("numpy", "dtype", number(1)),
+        call("numpy.core.multiarray", "_reconstruct", number(1)),
+        call("numpy._core.numeric", "_frombuffer", number(1), number(2), number(3), number(4)),
+    ):
+        assert isinstance(read(body), Opaque)
+
+
+def test_paths_of_absurd_length_stay_objects():
+    assert isinstance(read(call("pathlib", "PosixPath", text("x" * 5000))), Opaque)
+    assert isinstance(read(call("torch", "device", number(1), number(2), number(3))), Opaque)
+
+
 def test_deep_and_large_objects_are_refused_when_asked_for():
     deep = pickled(NONE + b"\x85" * 300)
     few = replace(DEFAULT_LIMITS, pickle_depth=400)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from firekeep.formats._protocol import Container, OpenOptions
+from firekeep.formats._protocol import Container, Finding, OpenOptions
 from firekeep.formats.pytorch._flatten import Flattener, key_name
 from firekeep.formats.pytorch._found import Found
 from firekeep.formats.pytorch._rebuild import Rebuilder
@@ -39,8 +39,16 @@ def assemble(found: Found, options: OpenOptions) -> Container:
         details={**found.details, **_details(found, root, flattener)},
         subtrees=tuple(subtrees),
         values=lambda: values.make(root),
-        check=found.check,
+        check=lambda: _check(found),
     )
+
+
+def _check(found: Found) -> Iterator[Finding]:
+    """Run the checks of the container, and tell of storages that are described and not there."""
+    yield from found.check()
+    for ref, storage in found.storages.found():
+        if storage.problem is not None and storage.dtype is not None:
+            yield Finding("error", f"storage {ref.key[:200]}", storage.problem)
 
 
 def _details(found: Found, root: Any, flattener: Flattener) -> dict[str, Any]:

@@ -53,8 +53,6 @@ def _rebuild_tensor_v3(builder: Builder, args: tuple[Any, ...]) -> Tensor:
     dtype = dtype_of(kind)
     if dtype is None or dtype.bits % 8:
         return lost(shape_of(shape), f"its dtype is {describe(kind)}", dtype)
-    if dtype.torch == "float4_e2m1fn_x2":
-        return lost(shape_of(shape), "it is packed float4, two elements to a byte", None)
     tensor = builder.view(storage, offset, shape, strides, dtype)
     return _settle(tensor, args[7]) if len(args) > 7 else tensor
 

@@ -68,7 +68,9 @@ def _from_bytes(raw: Any, dtype: Any, shape: Any, order: Literal["C", "F"]) -> N
     found = decode_dtype(dtype)
     if type(raw) is str:
         raw = raw.encode("utf-8", "surrogatepass")
-    if found is None or type(raw) is not bytes or type(shape) is not tuple or len(shape) > _MOST_AXES:
+    if found is None or found.itemsize == 0 or type(raw) is not bytes:
+        return None
+    if type(shape) is not tuple or len(shape) > _MOST_AXES:
         return None
     if any(type(extent) is not int or not 0 <= extent < 1 << 48 for extent in shape):
         return None

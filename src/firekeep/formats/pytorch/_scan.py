@@ -7,6 +7,7 @@ would run what comes before the damage; what comes after is still searched for n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from firekeep.blobs import MemorySource, Source
@@ -21,7 +22,7 @@ from firekeep.formats.pytorch._report import ScanGlobal, ScanReport, ordered
 from firekeep.formats.pytorch._salvage import salvage_members
 from firekeep.formats.pytorch._tar import read_members
 from firekeep.formats.pytorch._tokens import find_names, looks_like_pickle
-from firekeep.formats.pytorch._verdicts import judge
+from firekeep.formats.pytorch._verdicts import DANGEROUS, judge
 from firekeep.formats.pytorch._window import Window
 from firekeep.garbage import collector_paused
 from firekeep.limits import Limits
@@ -178,7 +179,7 @@ class _Search:
             machine, value, error = self._run(source, position)
             if error is not None and number and not machine.globals:
                 return  # what follows a pickle and is none
-            if error is not None and not expected and not machine.globals:
+            if error is not None and not expected and not _is_attack(machine.globals.values()):
                 return  # what only looked like one
             self._pickles += 1
             self._record(machine.globals.values(), member)
@@ -235,6 +236,10 @@ class _Search:
                 offset=one.offset if before is None else before.offset,
                 count=one.count + (0 if before is None else before.count),
             )
+
+
+def _is_attack(found: Iterable[Global]) -> bool:
+    return any(judge(one.module, one.name) == DANGEROUS for one in found)
 
 
 def _keep(pid: Any) -> Any:

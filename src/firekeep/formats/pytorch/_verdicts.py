@@ -73,7 +73,7 @@ _DANGEROUS_NAMES = frozenset(
     f"{module}.{name}"
     for module, names in {
         "builtins": "eval exec execfile compile open input getattr setattr delattr __import__ globals locals vars breakpoint apply "
-        "map filter help type reload raw_input file exit quit __build_class__ __dict__ __loader__ __spec__",
+        "map filter reload raw_input file exit quit __build_class__ __dict__ __loader__ __spec__",
         "types": "FunctionType LambdaType CodeType MethodType ModuleType CellType coroutine new_class",
         "io": "open open_code FileIO",
         "_io": "open open_code FileIO",

@@ -1,0 +1,7 @@
+"""Run the benchmarks: `python -m benchmarks`."""
+
+import sys
+
+from benchmarks.bench import main
+
+sys.exit(main())

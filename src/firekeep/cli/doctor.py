@@ -1,0 +1,42 @@
+"""`firekeep doctor`: what any file is, and the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from firekeep.cli import _errors, _output, _reports
+from firekeep.cli._options import as_json_option, examples, files_argument
+
+if TYPE_CHECKING:
+    from firekeep.formats._diagnose import Diagnosis
+
+
+@click.command(
+    "doctor",
+    short_help="Say what a file is and what to do next.",
+    epilog=examples("firekeep doctor weights.bin", "firekeep doctor download/* --json"),
+)
+@files_argument
+@as_json_option
+def command(*, files: tuple[str, ...], as_json: bool) -> int:
+    """Say what each FILE is, whatever it is, what is wrong with it, and what to do next.
+
+    Knows the kinds of files that are mistaken for weights (Git LFS pointers, web pages, archives, other frameworks'
+    formats) and the usual damage. Exit code 0 when firekeep opens every file, 1 otherwise.
+    """
+    from firekeep import api
+
+    return _reports.ask_each(files, ask=api.doctor, is_good=lambda found: found.opens, show=_show, as_json=as_json)
+
+
+def _show(found: Diagnosis) -> Iterator[str]:
+    yield f"{_output.escape(found.path or 'this')}: {_output.escape(found.title)}"
+    facts = [(label, _output.shorten(text)) for label, text in found.facts]
+    yield from _output.columns(facts, indent="  ")
+    yield from _reports.findings(found.findings)
+    yield "  firekeep opens it." if found.opens else "  firekeep does not open it."
+    if found.next_step:
+        yield f"  Next: {_output.escape(_errors.for_command_line(found.next_step))}"

@@ -1,0 +1,149 @@
+"""`firekeep inspect`: what is in a file, without reading a tensor."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from firekeep.cli import _listing, _output
+from firekeep.cli._errors import YES
+from firekeep.cli._options import as_json_option, examples
+from firekeep.cli._tree import Row
+from firekeep.wording import count, size
+
+if TYPE_CHECKING:
+    from firekeep.opened import OpenedFile
+
+_PLACES = 3
+
+
+@click.command(
+    "inspect",
+    short_help="List tensors, metadata and scalars.",
+    epilog=examples(
+        "firekeep inspect model.safetensors",
+        "firekeep inspect model.bpk --table",
+        "firekeep inspect run.ckpt --values --top-level-key state_dict",
+        "firekeep inspect model.pt --json",
+    ),
+)
+@click.argument("file")
+@click.option("--table", is_flag=True, help="One line a tensor, with its full name, instead of a tree.")
+@click.option("--all", "everything", is_flag=True, help="Show every tensor and value; fold and cut nothing.")
+@click.option("--values", is_flag=True, help="Show what a PyTorch file holds besides tensors (epoch, settings).")
+@click.option("--top-level-key", metavar="PATH", help="PyTorch: show only what lies under this dotted path.")
+@click.option("--allow-trailing", is_flag=True, help="Open a safetensors file with bytes after its last tensor.")
+@as_json_option
+def command(
+    *,
+    file: str,
+    table: bool,
+    everything: bool,
+    values: bool,
+    top_level_key: str | None,
+    allow_trailing: bool,
+    as_json: bool,
+) -> int:
+    """List the tensors of FILE: names, dtypes, shapes, bytes, ids, ties, metadata, scalars.
+
+    Only the table of contents is read, so the size of the file does not matter. Numbered subtrees that are alike are
+    shown once, as in layers.{0..29}. Sizes are in decimal units (1 MB is 1,000,000 bytes). FILE may also be a folder
+    of safetensors shards, or their index.
+    """
+    from firekeep import api
+
+    with api.open(file, top_level_key=top_level_key, allow_trailing=allow_trailing) as opened:
+        rows = _rows(opened)
+        if as_json:
+            _output.write_json(_document(opened, rows, values=values))
+            return YES
+        lines = [_headline(opened, rows)]
+        if rows:
+            listing = _listing.table(rows) if table else _listing.tree(rows, fold=not everything)
+            lines += ["", *listing, "", *_listing.totals(rows)]
+        lines += _beside(opened, everything=everything)
+        if values:
+            lines += _listing.section("Values", _held(opened), everything=everything)
+    _output.write_lines(lines)
+    return YES
+
+
+def _rows(opened: OpenedFile) -> list[Row]:
+    ties = opened.ties
+    rows = {
+        name: Row(
+            name=name,
+            dtype=str(entry.dtype) if entry.dtype is not None else "?",
+            shape=entry.shape,
+            numel=entry.numel,
+            nbytes=entry.nbytes,
+            param_id=str(entry.param_id) if entry.param_id is not None else None,
+            tied_to=ties.get(name),
+            problem=entry.problem,
+        )
+        for name, entry in opened.entries.items()
+    }
+    for name, kept in ties.items():  # names that the file's metadata ties to a tensor it holds
+        if name not in rows and kept in rows:
+            like = rows[kept]
+            rows[name] = Row(
+                name=name, dtype=like.dtype, shape=like.shape, numel=like.numel, nbytes=like.nbytes, tied_to=kept
+            )
+    return sorted(rows.values(), key=lambda row: _output.natural(row.name))
+
+
+def _headline(opened: OpenedFile, rows: Sequence[Row]) -> str:
+    kind = f"{opened.format} ({opened.variant})" if opened.variant else opened.format
+    tensors = count(len(rows), "tensor")
+    return f"{_output.escape(opened.path or '')}: {kind}, {tensors}, {size(_file_bytes(opened))}"
+
+
+def _file_bytes(opened: OpenedFile) -> int:
+    paths = {source.path for source in opened.container.sources} | {opened.path}
+    files = [Path(path) for path in paths if path is not None]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _beside(opened: OpenedFile, *, everything: bool) -> Iterator[str]:
+    yield from _listing.section("Metadata", opened.metadata, everything=everything)
+    scalars = {name: str(scalar) for name, scalar in opened.scalars.items()}
+    yield from _listing.section("Scalars", scalars, everything=everything)
+    notes = [f"Note: {_output.escape(note)}" for note in opened.notes]
+    if opened.subtrees:
+        places = " or ".join(shlex.quote(place) for place in opened.subtrees[:_PLACES])
+        notes.append(f"See a part alone: --top-level-key {_output.escape(places)}")
+    if notes:
+        yield from ("", *notes)
+
+
+def _held(opened: OpenedFile) -> dict[Any, Any]:
+    held = opened.values()
+    return held if isinstance(held, dict) else {"value": held}
+
+
+def _document(opened: OpenedFile, rows: Sequence[Row], *, values: bool) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "path": opened.path,
+        "format": opened.format,
+        "variant": opened.variant,
+        "file_bytes": _file_bytes(opened),
+        "tensors": [_described(row) for row in rows],
+        "totals": _listing.totals_by_dtype(rows),
+        "metadata": dict(opened.metadata),
+        "scalars": {name: {"kind": scalar.kind, "value": scalar.value} for name, scalar in opened.scalars.items()},
+        "ties": opened.ties,
+        "subtrees": opened.subtrees,
+        "notes": opened.notes,
+        "details": dict(opened.details),
+    }
+    return {**document, "values": opened.values()} if values else document
+
+
+def _described(row: Row) -> dict[str, Any]:
+    always = {"name": row.name, "dtype": row.dtype, "shape": row.shape, "bytes": row.nbytes}
+    sometimes = {"param_id": row.param_id, "tied_to": row.tied_to, "problem": row.problem}
+    return {**always, **{key: value for key, value in sometimes.items() if value is not None}}

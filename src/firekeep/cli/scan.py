@@ -1,0 +1,72 @@
+"""`firekeep scan`: what the pickles in a file would import and call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from firekeep.cli import _output, _reports
+from firekeep.cli._options import as_json_option, examples, files_argument
+from firekeep.wording import count
+
+if TYPE_CHECKING:
+    from firekeep.formats.pytorch._report import ScanGlobal, ScanReport
+
+_SOME = 20
+
+
+@click.command(
+    "scan",
+    short_help="Say what pickles would import and call.",
+    epilog=examples("firekeep scan model.pt", "firekeep scan --strict download/*.bin --json"),
+)
+@files_argument
+@click.option("--strict", is_flag=True, help="Exit with 1 for names that are merely unknown, too.")
+@click.option("--all", "everything", is_flag=True, help="Show the harmless names, too.")
+@as_json_option
+def command(*, files: tuple[str, ...], strict: bool, everything: bool, as_json: bool) -> int:
+    """Say what the pickles in each FILE would import and call, without importing or calling it.
+
+    Looks into every pickle of an archive, also hidden and damaged ones. Exit code 0 when no name can run code and
+    every pickle is whole, 1 otherwise. firekeep itself never runs any of it: scan before you load a file elsewhere.
+    """
+    from firekeep import api
+
+    def is_good(report: ScanReport) -> bool:
+        return report.safe if strict else not report.dangerous and report.damaged is None
+
+    def show(report: ScanReport) -> Iterator[str]:
+        return _show(report, everything=everything)
+
+    return _reports.ask_each(files, ask=api.scan, is_good=is_good, show=show, as_json=as_json)
+
+
+def _show(report: ScanReport, *, everything: bool) -> Iterator[str]:
+    yield f"{_output.escape(report.path or 'this')}: {_verdict(report)}"
+    told = [found for found in report.globals if everything or found.verdict != "safe"]
+    few = told if everything else told[:_SOME]
+    yield from _output.columns([_cells(found) for found in few], indent="  ")
+    if len(few) < len(told):
+        yield f"  and {count(len(told) - len(few), 'name')} more: --all shows them"
+    if report.damaged is not None:
+        yield f"  damaged: {_output.escape(report.damaged)}"
+
+
+def _verdict(report: ScanReport) -> str:
+    where = f"({count(report.pickles, 'pickle')})"
+    if report.dangerous:
+        return f"DANGEROUS, {count(len(report.dangerous), 'name')} that can run code {where}"
+    if report.pickles == 0 and report.safe:
+        return "safe, no pickle in it"
+    if report.safe:
+        return f"safe, {count(len(report.globals), 'name')}, all harmless {where}"
+    unknown = sum(found.verdict != "safe" for found in report.globals)
+    return f"not known to be safe, {count(unknown, 'unknown name')} {where}"
+
+
+def _cells(found: ScanGlobal) -> tuple[str, ...]:
+    done = "called" if found.called else "imported"
+    where = f" of {_output.shown(found.member)}" if found.member else ""
+    return found.verdict, _output.shown(found.path), f"{done} {found.count} x, byte {found.offset}{where}"

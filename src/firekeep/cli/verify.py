@@ -1,0 +1,37 @@
+"""`firekeep verify`: is a file whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from firekeep.cli import _reports
+from firekeep.cli._options import as_json_option, examples, files_argument
+from firekeep.cli._progress import progress_bar
+
+if TYPE_CHECKING:
+    from firekeep.verification import VerificationReport
+
+
+@click.command(
+    "verify",
+    short_help="Check that files are whole.",
+    epilog=examples("firekeep verify model.safetensors", "firekeep verify --values checkpoints/*.bpk"),
+)
+@files_argument
+@click.option("--values", is_flag=True, help="Look for NaN and infinite values, too.")
+@as_json_option
+def command(*, files: tuple[str, ...], values: bool, as_json: bool) -> int:
+    """Check that each FILE is whole: structure, sizes, archive checksums, recorded digests.
+
+    With --values every number is read, too: NaN is an error, infinite values are a warning. Exit code 0 when every
+    file is whole, 1 when something is wrong with one, 2 when one could not be checked.
+    """
+    from firekeep import api
+
+    def ask(file: str) -> VerificationReport:
+        with progress_bar(f"verify {file}") as progress:
+            return api.verify(file, values=values, progress=progress)
+
+    return _reports.ask_each(files, ask=ask, is_good=lambda report: report.ok, show=_reports.told, as_json=as_json)
