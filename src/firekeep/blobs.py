@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
@@ -44,7 +45,7 @@ class MemorySource:
     """Bytes in memory, as a file."""
 
     def __init__(self, data: bytes | bytearray | memoryview, *, path: str | None = None) -> None:
-        self._view = memoryview(data).cast("B").toreadonly()
+        self._view = flat(data).toreadonly()
         self.size = self._view.nbytes
         self.path = path
 
@@ -71,12 +72,16 @@ class FileSource:
     def __init__(self, path: str | os.PathLike[str], *, private: bool = False) -> None:
         self.path: str | None = os.fspath(path)
         self._private = private
-        self._fd: int | None = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer
+        self._fd: int | None = os.open(self.path, flags)
         self._map: memoryview | None = None
         try:
             status = os.fstat(self._fd)
             if stat.S_ISDIR(status.st_mode):
-                raise IsADirectoryError(21, os.strerror(21), self.path)
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.path)
+            if not stat.S_ISREG(status.st_mode):
+                message = "a pipe or a device, of which only files can be read here: write its bytes to a file first"
+                raise OSError(errno.EINVAL, message, self.path)
         except OSError:
             self.close()
             raise
@@ -106,12 +111,21 @@ class FileSource:
                 return memoryview(mmap.mmap(self._fd, self.size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE))
             return memoryview(mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ))
         except (OSError, ValueError):
-            # Some network file systems and pipes cannot be mapped: read instead.
-            data = bytearray(self.size)
-            with open(self._fd, "rb", closefd=False) as file:
-                file.seek(0)
-                file.readinto(data)
-            return memoryview(data) if self._private else memoryview(data).toreadonly()
+            # Some network and FUSE file systems cannot map: read instead.
+            return self._read_all(self._fd)
+
+    def _read_all(self, fd: int) -> memoryview:
+        data = bytearray(self.size)
+        with open(fd, "rb", closefd=False) as file:
+            file.seek(0)
+            got = file.readinto(data)
+        if got != self.size:
+            raise TruncatedError(
+                f"the file had {self.size} bytes when it was opened and {got} could be read",
+                limit=self.size,
+                actual=got,
+            )
+        return memoryview(data) if self._private else memoryview(data).toreadonly()
 
     def fileno(self) -> int | None:
         """Give the descriptor, or None once closed."""
@@ -145,6 +159,19 @@ def remaining(views: list[memoryview], done: int) -> list[memoryview]:
     return []
 
 
+def flat(data: object) -> memoryview:
+    """See a buffer as bytes; raises `EntryError` for what is no buffer or does not lie in one piece."""
+    try:
+        view = memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        raise EntryError(f"bytes were expected, {type(data).__name__} came") from None
+    if view.nbytes == 0:
+        return memoryview(b"")  # a view with a zero among its extents cannot be cast
+    if not view.c_contiguous:
+        raise EntryError("the bytes do not lie in one piece: they are those of a strided view")
+    return view.cast("B")
+
+
 class Blob:
     """Bytes of a known length, drawn when asked for."""
 
@@ -173,12 +200,12 @@ class Blob:
 
 
 class MemoryBlob(Blob):
-    """Bytes in memory. `owner` keeps alive, and identifies, what they are a view of."""
+    """Bytes in memory. `identity` is equal for two names of one tensor."""
 
     __slots__ = ("_identity", "_view")
 
     def __init__(self, data: bytes | bytearray | memoryview, *, identity: Hashable | None = None) -> None:
-        self._view = memoryview(data).cast("B")
+        self._view = flat(data)
         self._identity = identity
         super().__init__(self._view.nbytes)
 
@@ -235,7 +262,7 @@ class DeferredBlob(Blob):
 
     def view(self) -> memoryview:
         """Call the provider; raises `EntryError` when it gives another length than declared."""
-        view = memoryview(self._provider()).cast("B")
+        view = flat(self._provider())
         if view.nbytes != self.nbytes:
             raise EntryError(
                 f"{self.nbytes} bytes were declared, {view.nbytes} came",
@@ -261,6 +288,10 @@ class UnsharedBlob(Blob):
     def view(self) -> memoryview:
         """Give the other blob's bytes."""
         return self._base.view()
+
+    def chunks(self, size: int = CHUNK) -> Iterator[memoryview]:
+        """Give the other blob's pieces."""
+        return self._base.chunks(size)
 
     def window(self) -> tuple[Source, int] | None:
         """Give the other blob's window."""

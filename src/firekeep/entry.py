@@ -8,7 +8,7 @@ from itertools import repeat
 
 from firekeep.blobs import Blob, UnsharedBlob
 from firekeep.dtypes import DType
-from firekeep.errors import EntryError, UnsupportedError
+from firekeep.errors import EntryError, FirekeepError, UnsupportedError
 from firekeep.ids import ParamId
 
 
@@ -52,12 +52,12 @@ class TensorEntry:
     def read(self) -> memoryview:
         """Draw the bytes: a window of the file where they lie there as they are, else a fresh buffer.
 
-        Raises `EntryError` when the provider fails or gives another length than declared.
+        Errors name the tensor; raises `EntryError` when another length than declared comes.
         """
         self.require()
         try:
             view = self.blob.view()
-        except EntryError as error:
+        except FirekeepError as error:
             raise error.at(tensor=self.name)  # noqa: B904 - the same error, with its place
         if view.nbytes != self.blob.nbytes:
             raise EntryError(f"{self.blob.nbytes} bytes were declared, {view.nbytes} came", tensor=self.name)

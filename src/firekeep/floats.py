@@ -65,6 +65,8 @@ def count_nonzero(array: Array) -> int:
 
     if array.dtype.itemsize == 1:
         return int(np.count_nonzero(_table(array.dtype)[2][array.view(np.uint8)]))
+    if array.dtype.kind == "c":
+        return int(np.count_nonzero(array))
     bits = array.view(f"u{array.dtype.itemsize}")
     return int(np.count_nonzero(bits << 1))
 

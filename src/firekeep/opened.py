@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from firekeep.blobs import FileSource, MemorySource, Source
 from firekeep.entry import TensorEntry, find_ties
-from firekeep.errors import FirekeepError, TensorNotFoundError
+from firekeep.errors import FirekeepError, RuleError, TensorNotFoundError
 from firekeep.formats import Container, OpenOptions, open_path, open_source
 from firekeep.scalars import Scalar
 
@@ -188,17 +188,28 @@ def open_file(source: Readable, options: OpenOptions, *, private: bool = False) 
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
         if (opened := open_path(path, replace(options, private=private))) is not None:
-            container, first = opened
-            return OpenedFile(container, first)
+            return _checked(OpenedFile(*opened), options)
     backing = source_of(source, private=private)
     try:
-        return OpenedFile(open_source(backing, options), backing)
+        return _checked(OpenedFile(open_source(backing, options), backing), options)
     except FirekeepError as error:
         backing.close()
         raise error.at(path=backing.path)  # noqa: B904 - the same error, with its place
     except BaseException:
         backing.close()
         raise
+
+
+def _checked(opened: OpenedFile, options: OpenOptions) -> OpenedFile:
+    """Refuse an option that would be ignored."""
+    if options.top_level_key is not None and opened.format != "pytorch":
+        opened.close()
+        raise RuleError(
+            f"top_level_key={options.top_level_key!r} is for PyTorch files, and this is a {opened.format} file",
+            path=opened.path,
+            remedy="Choose tensors by name with include.",
+        )
+    return opened
 
 
 def narrow(opened: OpenedFile, options: OpenOptions) -> OpenedFile:

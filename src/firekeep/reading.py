@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firekeep.blobs import Source, check_range, remaining
-from firekeep.errors import TruncatedError
+from firekeep.errors import LimitError, TruncatedError
 from firekeep.garbage import collector_paused
 
 Window = tuple[Source, int, int]
@@ -123,10 +123,11 @@ class _Arena:
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
-            message = (
-                f"a copy needs {nbytes} bytes of memory in one piece, which the system refuses: read without a copy"
-            )
-            raise OSError(errno.ENOMEM, message) from None
+            raise LimitError(
+                f"{nbytes} bytes of memory are needed for a copy, and the system refuses them",
+                actual=nbytes,
+                remedy="Read without a copy.",
+            ) from None
         self.view = memoryview(self._map)
 
     def prepare(self, place: int, nbytes: int, *, huge: bool) -> bool:
@@ -136,16 +137,17 @@ class _Arena:
         then small pages, of which enough are at hand, are faster.
         """
         first = -(-place // HUGE_PAGE) * HUGE_PAGE
-        if not hasattr(mmap, "MADV_HUGEPAGE") or first + HUGE_PAGE > place + nbytes:
+        length = min(place + nbytes, self.view.nbytes) - first
+        if not hasattr(mmap, "MADV_HUGEPAGE") or length < HUGE_PAGE:
             return huge
         with contextlib.suppress(OSError):  # a kernel built without huge pages, or older than 5.14
             if huge:
-                self._map.madvise(mmap.MADV_HUGEPAGE, first, place + nbytes - first)
+                self._map.madvise(mmap.MADV_HUGEPAGE, first, length)
                 before = time.thread_time()
                 self._map.madvise(_MADV_POPULATE_WRITE, first, HUGE_PAGE)
                 huge = time.thread_time() - before < _SLOW
             if not huge:
-                self._map.madvise(mmap.MADV_NOHUGEPAGE, first, place + nbytes - first)
+                self._map.madvise(mmap.MADV_NOHUGEPAGE, first, length)
         return huge
 
 

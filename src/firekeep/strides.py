@@ -40,7 +40,7 @@ def gather(array: NDArray[Any], dtype: np.dtype[Any] | None = None) -> NDArray[A
     import numpy as np
 
     target = np.empty(array.shape, array.dtype if dtype is None else dtype)
-    if array.nbytes >= _THREADED and len(os.sched_getaffinity(0)) > 1:
+    if array.nbytes >= _THREADED and array.size > 1 and _processors() > 1:
         _in_two(target, array)
     else:
         _copy(target, array)
@@ -62,7 +62,7 @@ def gather_pieces(array: NDArray[Any], size: int, dtype: np.dtype[Any] | None = 
     row = array.nbytes // array.shape[0]
     if row > size:
         for index in range(array.shape[0]):
-            yield from gather_pieces(array[index], size, dtype)
+            yield from gather_pieces(array[index, ...], size, dtype)
         return
     rows = size // row
     for first in range(0, array.shape[0], rows):
@@ -74,12 +74,26 @@ def _in_two(target: NDArray[Any], array: NDArray[Any]) -> None:
     half = array.shape[axis] // 2
     before = (slice(None),) * axis
     first, second = (*before, slice(half)), (*before, slice(half, None))
-    helper = threading.Thread(target=_copy, args=(target[first], array[first]), daemon=True)
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            _copy(target[first], array[first])
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
+            failures.append(error)
+
+    helper = threading.Thread(target=work, daemon=True)
     helper.start()
     try:
         _copy(target[second], array[second])
     finally:
         helper.join()
+    if failures:
+        raise failures[0]
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _copy(target: NDArray[Any], array: NDArray[Any]) -> None:

@@ -151,7 +151,7 @@ def _missing_digests(opened: OpenedFile, known: Mapping[str, str]) -> Iterator[F
     ties = opened.ties
     without = [name for name in opened.entries if name not in known and ties.get(name) not in known]
     if known and without:
-        yield Finding("warning", "", f"{count(len(without), 'tensor')} have no digest: {some(without)}")
+        yield Finding("warning", "", f"{count(len(without), 'tensor')} without a digest: {some(without)}")
 
 
 def _check_tensor(entry: TensorEntry, digest: str | None, *, values: bool, meter: Meter) -> Iterator[Finding]:
@@ -192,11 +192,11 @@ class _Scan:
         from firekeep import floats
         from firekeep.arrays import numpy_dtype
 
-        if self._all_zero and np.frombuffer(chunk, np.uint8).any():
-            self._all_zero = False
         if not self._is_float:
             return
         numbers = np.frombuffer(chunk, numpy_dtype(self._dtype))
+        if self._all_zero and floats.count_nonzero(numbers):
+            self._all_zero = False
         finite = floats.is_finite(numbers)
         if not finite.all():
             nan = int(np.count_nonzero(floats.is_nan(numbers)))

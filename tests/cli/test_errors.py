@@ -130,6 +130,10 @@ def test_remedies_name_options_instead_of_arguments(library: str, typed: str):
     assert _errors.say(FirekeepError("bad", remedy=library)) == f"bad. {typed}"
 
 
+def test_text_of_a_file_that_looks_like_an_argument_does_no_harm():
+    assert _errors.say(FirekeepError(r"tensor dtype='\N{nothing}' and ties='\xZZ' are bad")).endswith("are bad")
+
+
 def test_a_pipe_that_is_closed_early_is_no_error(cases: Path):
     command = f"{sys.executable} -m firekeep inspect --all --json '{cases / 'burn' / 'lpips_squeeze.pt'}'"
     done = subprocess.run(

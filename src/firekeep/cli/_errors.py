@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
-import shlex
-import traceback
 
 import click
 
@@ -18,18 +15,18 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 """What a shell gives for a process ended by SIGINT and SIGPIPE."""
 
 # The library speaks of its keyword arguments, the command line of its options.
-_FLAGS = re.compile(r"\b(overwrite|allow_trailing|digest|dry_run)=True\b")
-_VALUES = re.compile(
+_FLAGS = r"\b(overwrite|allow_trailing|digest|dry_run)=True\b"
+_VALUES = (
     r"""\b(top_level_key|max_shard_size|ties|dtype|include|exclude)=('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\.\.\.)"""
 )
 _PHRASES = (
-    (re.compile(r"\b[Oo]pen it with --allow-trailing \(--allow-trailing\)"), "Use --allow-trailing (inspect, convert)"),
-    (re.compile(r"\bopen it with a larger firekeep\.Limits"), "open it from Python with a larger firekeep.Limits"),
-    (re.compile(r"\bPass Limits\("), "From Python, pass firekeep.Limits("),
-    (re.compile(r"\bwith exclude\b"), "with --exclude"),
-    (re.compile(r"(?<!-)\bmax_shard_size\b"), "--max-shard-size"),
-    (re.compile(r"\bPass (?=--)"), "Use "),
-    (re.compile(r"\bpass (?=--)"), "use "),
+    (r"\b[Oo]pen it with --allow-trailing \(--allow-trailing\)", "Use --allow-trailing (inspect, convert)"),
+    (r"\bopen it with a larger firekeep\.Limits", "open it from Python with a larger firekeep.Limits"),
+    (r"\bPass Limits\(", "From Python, pass firekeep.Limits("),
+    (r"\bwith exclude\b", "with --exclude"),
+    (r"(?<!-)\bmax_shard_size\b", "--max-shard-size"),
+    (r"\bPass (?=--)", "Use "),
+    (r"\bpass (?=--)", "use "),
 )
 
 
@@ -62,6 +59,8 @@ def report(error: BaseException) -> int:
         return COULD_NOT
     if not isinstance(error, Exception):
         raise error
+    import traceback
+
     for line in traceback.format_exception(error):
         for part in line.splitlines():
             _output.warn(part)
@@ -87,15 +86,23 @@ def _say_usage(error: click.UsageError) -> str:
 
 def for_command_line(text: str) -> str:
     """Turn keyword arguments in a remedy into options, values quoted for a shell."""
-    text = _VALUES.sub(_option, _FLAGS.sub(lambda found: _dashed(found[1]), text))
+    text = re.sub(_VALUES, _option, re.sub(_FLAGS, lambda found: _dashed(found[1]), text))
     for pattern, phrase in _PHRASES:
-        text = pattern.sub(phrase, text)
+        text = re.sub(pattern, phrase, text)
     return text
 
 
 def _option(found: re.Match[str]) -> str:
+    import ast
+    import shlex
+
     name, value = found.groups()
-    return _dashed(name) if value == "..." else f"{_dashed(name)} {shlex.quote(ast.literal_eval(value))}"
+    if value == "...":
+        return _dashed(name)
+    try:
+        return f"{_dashed(name)} {shlex.quote(ast.literal_eval(value))}"
+    except (SyntaxError, ValueError):  # a file's own text that only looks like an argument
+        return found[0]
 
 
 def _dashed(name: str) -> str:

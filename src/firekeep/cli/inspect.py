@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,6 +113,8 @@ def _beside(opened: OpenedFile, *, everything: bool) -> Iterator[str]:
     yield from _listing.section("Scalars", scalars, everything=everything)
     notes = [f"Note: {_output.escape(note)}" for note in opened.notes]
     if opened.subtrees:
+        import shlex
+
         places = " or ".join(shlex.quote(place) for place in opened.subtrees[:_PLACES])
         notes.append(f"See a part alone: --top-level-key {_output.escape(places)}")
     if notes:

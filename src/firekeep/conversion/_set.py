@@ -121,7 +121,7 @@ def _parts(shards: Shards, contents: Contents) -> Mapping[str, Contents]:
 
 def _old_set(index: Path, stem: str) -> list[str]:
     """Name the shards of the set that stands there, as far as they are called as sets of this stem are."""
-    with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError, LookupError, TypeError):
         if index.stat().st_size <= _MOST_INDEX_BYTES:
             named = json.loads(index.read_bytes())["weight_map"].values()
             shape = re.compile(rf"{re.escape(stem)}-\d{{5}}-of-\d{{5}}\.safetensors", re.ASCII)

@@ -9,7 +9,8 @@ from firekeep.blobs import Blob
 from firekeep.errors import EntryError, FirekeepError
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, like TensorEntry: there are as many of them, and a frozen dataclass takes four times as long to make.
+@dataclass(slots=True)
 class Part:
     """Bytes at a place in the file to be. `tensor` names whose they are; headers have none."""
 

@@ -1,0 +1,216 @@
+"""Windows read into own memory: the right bytes, in the right order, and no more memory than the files hold."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firekeep import reading
+from firekeep.blobs import FileSource, MemorySource
+from firekeep.errors import LimitError, TruncatedError
+from firekeep.reading import read_windows
+
+DATA = bytes(np.random.default_rng(7).integers(0, 256, 70_000, dtype=np.uint8))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("reading") / "data"
+    place.write_bytes(DATA)
+    return place
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    """Arenas, jobs and vectors so small that every seam between them is met."""
+    monkeypatch.setattr(reading, "ARENA", 4096)
+    monkeypatch.setattr(reading, "JOB", 1000)
+    monkeypatch.setattr(reading, "GAP", 100)
+    monkeypatch.setattr(reading, "_VECTORS", 4)
+
+
+def address(view: memoryview) -> int:
+    return np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+
+
+windows_of_data = st.lists(
+    st.tuples(st.integers(0, len(DATA)), st.integers(0, 9000)).map(lambda w: (w[0], min(w[1], len(DATA) - w[0]))),
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(windows_of_data)
+def test_any_windows_of_a_file_come_as_they_are(path, windows):
+    source = FileSource(path)
+    views = read_windows([(source, offset, length) for offset, length in windows])
+    source.close()
+    assert [bytes(view) for view in views] == [DATA[offset : offset + length] for offset, length in windows]
+
+
+@settings(deadline=None)
+@given(windows=windows_of_data, pieces=st.lists(st.integers(1, 900), min_size=1, max_size=5))
+def test_seams_of_memory_and_short_reads_lose_nothing(path, windows, pieces):
+    real, turn = os.preadv, iter(pieces * 100_000)
+
+    def short(fd, buffers, offset):
+        return real(fd, [buffers[0][: next(turn)]], offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "preadv", short)
+        for name, value in {"ARENA": 4096, "JOB": 1000, "GAP": 100, "_VECTORS": 4}.items():
+            patch.setattr(reading, name, value)
+        source = FileSource(path)
+        views = read_windows([(source, offset, length) for offset, length in windows])
+        source.close()
+    assert [bytes(view) for view in views] == [DATA[offset : offset + length] for offset, length in windows]
+
+
+@settings(deadline=None)
+@given(windows_of_data)
+def test_a_source_in_memory_is_read_alike(windows):
+    source = MemorySource(DATA)
+    views = read_windows([(source, offset, length) for offset, length in windows])
+    assert [bytes(view) for view in views] == [DATA[offset : offset + length] for offset, length in windows]
+
+
+def test_windows_of_several_sources_are_told_apart(path, tmp_path, small_steps):
+    other = tmp_path / "other"
+    other.write_bytes(DATA[::-1])
+    one, two, three = FileSource(path), FileSource(other), MemorySource(DATA[5:])
+    views = read_windows([(two, 10, 5000), (one, 10, 5000), (three, 10, 5000), (two, 5010, 10), (one, 5010, 10)])
+    one.close()
+    two.close()
+    backwards = DATA[::-1]
+    expected = [backwards[10:5010], DATA[10:5010], DATA[15:5015], backwards[5010:5020], DATA[5010:5020]]
+    assert [bytes(view) for view in views] == expected
+
+
+def test_what_is_read_can_be_written_to_and_the_file_does_not_change(path):
+    source = FileSource(path)
+    (view,) = read_windows([(source, 100, 50_000)])
+    view[:] = bytes(50_000)
+    source.close()
+    assert path.read_bytes() == DATA
+
+
+def test_views_outlive_the_source(path):
+    source = FileSource(path)
+    (view,) = read_windows([(source, 1, 3)])
+    source.close()
+    assert bytes(view) == DATA[1:4]
+
+
+def test_equal_windows_share_memory_and_so_do_overlapping_ones(path):
+    source = FileSource(path)
+    whole, same, part = read_windows([(source, 512, 4096), (source, 512, 4096), (source, 1024, 16)])
+    source.close()
+    assert address(same) == address(whole)
+    assert address(part) == address(whole) + 512
+
+
+def test_many_windows_over_the_same_bytes_take_the_memory_once(path, monkeypatch):
+    taken = []
+    real = reading._Arena.__init__
+    monkeypatch.setattr(
+        reading._Arena, "__init__", lambda arena, nbytes: (taken.append(nbytes), real(arena, nbytes))[1]
+    )
+    source = FileSource(path)
+    views = read_windows([(source, offset, 60_000) for offset in range(10_000)])
+    source.close()
+    assert sum(taken) <= len(DATA) + 64
+    assert bytes(views[9_999]) == DATA[9_999:69_999]
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16])
+def test_elements_are_aligned_wherever_they_lie_in_the_file(path, itemsize):
+    source = FileSource(path)
+    starts = [3, 3 + 5 * itemsize, 1000, 20_001, 20_001 + 8 * itemsize + 1, 50_007]
+    views = read_windows([(source, start, 3 * itemsize) for start in starts])
+    source.close()
+    assert [address(view) % itemsize for view in views] == [0] * len(starts)
+
+
+def test_nothing_asked_is_nothing_given():
+    assert read_windows([]) == []
+
+
+def test_an_empty_window_is_an_empty_view(path):
+    source = FileSource(path)
+    empty, _ = read_windows([(source, len(DATA), 0), (source, 0, 1)])
+    source.close()
+    assert empty.nbytes == 0
+
+
+@pytest.mark.parametrize(("offset", "length"), [(-1, 5), (0, len(DATA) + 1), (len(DATA), 1), (5, -1)])
+def test_a_window_outside_the_file_is_refused(path, offset, length):
+    source = FileSource(path)
+    with pytest.raises(TruncatedError, match=f"outside the file of {len(DATA)} bytes"):
+        read_windows([(source, 0, 10), (source, offset, length)])
+    source.close()
+
+
+def test_a_file_that_became_shorter_is_told(tmp_path):
+    place = tmp_path / "shrinks"
+    place.write_bytes(DATA)
+    source = FileSource(place)
+    os.truncate(place, 40_000)
+    with pytest.raises(TruncatedError, match="ends at 40000 now") as caught:
+        read_windows([(source, 0, 30_000), (source, 30_000, 30_000)])
+    source.close()
+    assert (caught.value.limit, caught.value.actual) == (len(DATA), 40_000)
+    assert str(place) in str(caught.value)
+
+
+def test_a_failure_of_the_helping_thread_reaches_the_caller(path, small_steps, monkeypatch):
+    real, calls = os.preadv, iter(range(1000))
+
+    def failing(fd, buffers, offset):
+        if next(calls) == 20:
+            raise OSError(5, "Input/output error")
+        return real(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    source = FileSource(path)
+    with pytest.raises(OSError, match="Input/output error"):
+        read_windows([(source, 0, len(DATA))])
+    source.close()
+
+
+def test_more_memory_than_there_is_is_refused_by_its_size():
+    class Claimed:
+        size = 1 << 60
+        path = None
+
+        def fileno(self):
+            return None
+
+    with pytest.raises(LimitError, match=f"{1 << 60} bytes of memory are needed"):
+        read_windows([(Claimed(), 0, 1 << 60)])
+
+
+@pytest.mark.parametrize("slow", [-1.0, 1e9], ids=["small pages", "huge pages"])
+def test_either_kind_of_page_holds_the_same(tmp_path, monkeypatch, slow):
+    monkeypatch.setattr(reading, "_SLOW", slow)
+    monkeypatch.setattr(reading, "JOB", 3 << 20)
+    data = np.random.default_rng(1).integers(0, 256, 9 << 20, dtype=np.uint8).tobytes()
+    place = tmp_path / "large"
+    place.write_bytes(data)
+    source = FileSource(place)
+    first, second = read_windows([(source, 1, 5 << 20), (source, (5 << 20) + 1, 4_000_000)])
+    source.close()
+    assert first == data[1 : (5 << 20) + 1]
+    assert second == data[(5 << 20) + 1 : (5 << 20) + 4_000_001]
+
+
+def test_a_system_without_advice_reads_as_well(path, monkeypatch):
+    monkeypatch.delattr("mmap.MADV_HUGEPAGE", raising=False)
+    source = FileSource(path)
+    (view,) = read_windows([(source, 0, len(DATA))])
+    source.close()
+    assert view == DATA
