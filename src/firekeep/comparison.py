@@ -127,7 +127,7 @@ class Comparison:
         verdict = "equal" if self.equal else "DIFFERENT"
         if not self.values:
             verdict += " in names, dtypes and shapes (values were not compared)"
-        head = f"{self.a or 'a'} ({self.formats[0]}) and {self.b or 'b'} ({self.formats[1]}): {verdict}"
+        head = f"{verdict}: {self.a or 'a'} ({self.formats[0]}) and {self.b or 'b'} ({self.formats[1]})"
         return "\n".join((*lines([head], indent=""), *lines(self._told())))
 
     def _told(self) -> Iterator[str]:

@@ -7,6 +7,7 @@ files imports are allowed as long as they make no circle; inside a family a memb
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -129,6 +130,19 @@ def test_every_row_is_there():
     there = {head(name) for name in modules()}
     missing = set(RANK) - there
     assert not missing, f"the house names modules that do not exist: {sorted(missing)}"
+
+
+def test_the_design_page_draws_the_house_as_it_is():
+    page = (SRC.parent / "docs" / "design.md").read_text()
+    row, drawn = "", dict[str, set[str]]()
+    for line in page.split("```")[1].splitlines():
+        row = line[3:17].strip() or row
+        drawn.setdefault(row, set()).update(
+            re.findall(r"\b[a-z_]+\b(?=/?(?:  |$))", re.sub(r"  [(<].*", "", line[17:]))
+        )
+    assert {name: members for name, members in drawn.items() if name} == {
+        name: {head for head in heads if not head.startswith("_")} for name, heads in ROWS.items()
+    }
 
 
 def test_imports_point_down():

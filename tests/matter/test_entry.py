@@ -93,11 +93,6 @@ def test_a_renamed_entry_is_the_same_tensor():
     assert first.name == "weight"
 
 
-def test_entries_do_not_change():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        entry().name = "other"
-
-
 def test_columns_become_entries():
     blobs = [MemoryBlob(bytes(4)), MemoryBlob(bytes(8))]
     made = make_entries(["a", "b"], [F32, F32], [(1,), (2,)], blobs, problems=[None, "no"])
