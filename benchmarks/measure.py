@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,12 +43,16 @@ class Timing:
         return [mine / theirs for mine, theirs in zip(self.seconds[ours], self.seconds[best], strict=True)]
 
 
-def compare(jobs: Mapping[str, Job], *, repeats: int) -> Timing:
-    """Time all jobs, one after the other in each turn, each in a fresh child; the first turn warms caches and is not counted."""
+def compare(jobs: Mapping[str, Job], *, repeats: int, rehearse: bool) -> Timing:
+    """Time all jobs, one after the other in each turn, each in a fresh child; the first turn warms caches and is not counted.
+
+    With `rehearse`, a child does the operation once untimed: what a forked process pays for its first touch of its parent's memory
+    is no cost of the operation.
+    """
     timing = Timing({name: [] for name in jobs})
     for turn in range(repeats + 1):
         for name, job in jobs.items():
-            seconds = _in_child(lambda job=job: _time(job))
+            seconds = _in_child(partial(_time, job, rehearse=rehearse))
             if turn:
                 timing.seconds[name].append(seconds)
     for name, job in jobs.items():
@@ -55,7 +60,9 @@ def compare(jobs: Mapping[str, Job], *, repeats: int) -> Timing:
     return timing
 
 
-def _time(job: Job) -> float:
+def _time(job: Job, *, rehearse: bool) -> float:
+    if rehearse:
+        job()()
     operation = job()
     gc.collect()
     start = time.perf_counter()

@@ -124,7 +124,7 @@ def save_row(files: Files, model: str, title: str, *, durable: bool, repeats: in
     jobs["firekeep .bpk"] = saving(files, ".bpk", lambda path: firekeep.save_file(arrays, path, durable=durable))
     both = ("safetensors.numpy", "safetensors.torch")
     targets = [(both, 0.65)] if durable else [(both, 0.80), (("torch.save",), 0.45)]
-    return Row(name=title, jobs=jobs, targets=targets, repeats=repeats)
+    return Row(name=title, jobs=jobs, targets=targets, repeats=repeats, rehearse=False)
 
 
 def list_firekeep(path: Path) -> object:
@@ -186,6 +186,7 @@ def convert_row(files: Files, model: str, title: str, *, repeats: int) -> Iterat
                 jobs=jobs,
                 targets=[(("torch + safetensors",), 0.6)],
                 repeats=repeats,
+                rehearse=False,
                 anonymous_limit=100 * MiB + largest,
             )
 

@@ -13,7 +13,7 @@ from firekeep.formats import FORMATS, OpenOptions
 from firekeep.opened import OpenedFile, Readable, narrow, open_file
 from firekeep.rules import PathFilter
 from firekeep.saving import Meter, Progress
-from firekeep.wording import count, lines, quote, size, some
+from firekeep.wording import count, headline, lines, quote, size, some
 
 if TYPE_CHECKING:
     from firekeep.arrays import Array
@@ -127,8 +127,8 @@ class Comparison:
         verdict = "equal" if self.equal else "DIFFERENT"
         if not self.values:
             verdict += " in names, dtypes and shapes (values were not compared)"
-        head = f"{verdict}: {self.a or 'a'} ({self.formats[0]}) and {self.b or 'b'} ({self.formats[1]})"
-        return "\n".join((*lines([head], indent=""), *lines(self._told())))
+        head = headline(f"{verdict}: {self.a or 'a'} ({self.formats[0]})", f"and {self.b or 'b'} ({self.formats[1]})")
+        return "\n".join((head, *lines(self._told())))
 
     def _told(self) -> Iterator[str]:
         yield f"{count(self.identical, 'tensor')} the same ({size(self.equal_bytes)})"

@@ -17,6 +17,7 @@ from firekeep.garbage import collector_paused
 from firekeep.ids import ParamId
 from firekeep.limits import Limits
 from firekeep.scalars import Scalar
+from firekeep.tensors import describe
 from firekeep.wording import some
 
 Progress = Callable[[int, int], None]
@@ -189,13 +190,7 @@ def _entry(name: Any, value: Any) -> TensorEntry:
         )
     if isinstance(value, TensorEntry):
         return value if value.name == name else value.renamed(name)
-    if type(value).__module__.partition(".")[0] == "torch":
-        from firekeep.tensors import torch_entry
-
-        return torch_entry(name, value)
-    from firekeep.tensors import array_entry
-
-    return array_entry(name, value)
+    return describe(name, value)
 
 
 def _identify(entries: list[TensorEntry], param_ids: Mapping[str, Id], row: Format) -> list[TensorEntry]:

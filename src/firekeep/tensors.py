@@ -12,6 +12,14 @@ from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, UnsupportedError
 
 
+def describe(name: str, value: Any) -> TensorEntry:
+    """Describe any array or tensor as an entry, without copying it; raises `UnsupportedError`, naming it, for what is neither."""
+    torch = sys.modules.get("torch")  # who gives a tensor has it imported
+    if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
+        return torch_entry(name, value)
+    return array_entry(name, value)
+
+
 def array_entry(name: str, value: Any) -> TensorEntry:
     """Describe anything with `__array__` or DLPack; raises `UnsupportedError`, naming it, for what is no tensor."""
     from firekeep.arrays import entry_of
@@ -38,8 +46,6 @@ def torch_entry(name: str, value: Any) -> TensorEntry:
     Its bytes are taken when they are drawn: those of a CPU tensor in row-major order are its own memory. Raises `UnsupportedError`,
     naming it, for tensors without plain values (meta, sparse, quantized, subclasses that keep them elsewhere).
     """
-    if not hasattr(value, "untyped_storage"):
-        raise _refuse(name, value)
     fault = _torch_fault(value)
     if fault is not None:
         raise UnsupportedError(fault[0], tensor=name, remedy=fault[1])

@@ -62,7 +62,7 @@ class VerificationReport:
         verdict = "ok" if self.ok else "NOT OK"
         kind = f"{self.format} {self.variant}".strip()
         head = f"{self.path or 'the file'}: {verdict}" + (f" ({kind})" if kind else "")
-        return "\n".join((*lines([head], indent=""), *lines(self._told())))
+        return "\n".join((head, *lines(self._told())))
 
     def _told(self) -> Iterator[str]:
         if self.tensors:

@@ -36,6 +36,12 @@ def some(names: Sequence[str], shown: int = 5) -> str:
     return ", ".join(map(quote, names[:shown])) + more
 
 
+def headline(first: str, second: str) -> str:
+    """Join two halves of a sentence that hold paths, which are never broken: on one line if they fit."""
+    whole = f"{first} {second}"
+    return whole if len(whole) <= WIDTH else f"{first}\n  {second}"
+
+
 def lines(texts: Iterable[str], *, indent: str = "  ") -> Iterator[str]:
     """Break texts into lines of at most 80 columns, where they have spaces; further lines of one text stand further in."""
     for text in texts:

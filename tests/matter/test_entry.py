@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from firekeep.blobs import Blob, DeferredBlob, MemoryBlob, MemorySource, WindowBlob

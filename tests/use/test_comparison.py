@@ -235,7 +235,9 @@ def test_progress_counts_both_sides(tmp_path: Path):
 
 def test_real_files_differ_where_they_do():
     folder = CASES / "safetensors"
-    found = firekeep.diff(folder / "checkpoint-studio_diff_old.safetensors", folder / "checkpoint-studio_diff_new.safetensors")
+    found = firekeep.diff(
+        folder / "checkpoint-studio_diff_old.safetensors", folder / "checkpoint-studio_diff_new.safetensors"
+    )
     assert not found.equal
     with (
         firekeep.open(folder / "checkpoint-studio_diff_old.safetensors") as old,

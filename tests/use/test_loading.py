@@ -173,7 +173,9 @@ def with_problems() -> bytes:
 
 @BOTH
 def test_tensors_without_bytes_are_refused_all_by_name_and_the_remedy_works(copy: bool):
-    with pytest.raises(UnsupportedError, match=r"2 of the tensors cannot be given: 'lost.a\[0\]': .*; 'lost.b': ") as caught:
+    with pytest.raises(
+        UnsupportedError, match=r"2 of the tensors cannot be given: 'lost.a\[0\]': .*; 'lost.b': "
+    ) as caught:
         firekeep.load_file(with_problems(), copy=copy)
     remedy = caught.value.remedy or ""
     options = eval(f"dict({remedy[remedy.index('exclude=') :].rstrip('.')})")  # what a user would paste

@@ -169,7 +169,7 @@ def test_an_unknown_name_lists_near_ones(path: Path):
             with pytest.raises(TensorNotFoundError, match=r"Near: 'fc\.weight'") as caught:
                 file.array(wrong)
             assert caught.value.path == str(path)
-        with pytest.raises(KeyError, match="there is no tensor 'zzz' among 2$"):
+        with pytest.raises(KeyError, match=r"there is no tensor 'zzz' among 2$"):
             file["zzz"]
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def listed(folder: Path) -> list[str]:
-    return sorted(os.listdir(folder))
+    return sorted(each.name for each in folder.iterdir())
 
 
 def equal(source: Path, wanted: dict[str, np.ndarray]) -> bool:
@@ -57,7 +56,9 @@ def test_a_set_is_written_into_a_folder(source: Path, tmp_path: Path):
     report = firekeep.convert(source, tmp_path / "set", max_shard_size="8kB")
     names = [f"model-{number:05d}-of-00003.safetensors" for number in (1, 2, 3)]
     assert listed(tmp_path / "set") == [*names, "model.safetensors.index.json"]
-    assert report.destinations == tuple(str(tmp_path / "set" / name) for name in (*names, "model.safetensors.index.json"))
+    assert report.destinations == tuple(
+        str(tmp_path / "set" / name) for name in (*names, "model.safetensors.index.json")
+    )
     assert report.nbytes == sum(path.stat().st_size for path in (tmp_path / "set").iterdir())
     assert "4 files" in str(report)
     assert equal(tmp_path / "set", ARRAYS)
@@ -138,7 +139,9 @@ def test_a_smaller_set_leaves_nothing_of_a_larger_one(source: Path, tmp_path: Pa
     (folder / "other-00001-of-00005.safetensors").write_bytes(b"not of this set")
     (folder / "model-00009-of-00009.safetensors").write_bytes(b"named by no index")
     report = firekeep.convert(source, folder, max_shard_size="8kB", exclude="t4")
-    assert sorted(report.removed) == [str(folder / f"model-{number:05d}-of-00005.safetensors") for number in range(1, 6)]
+    assert sorted(report.removed) == [
+        str(folder / f"model-{number:05d}-of-00005.safetensors") for number in range(1, 6)
+    ]
     assert listed(folder) == [
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from firekeep.wording import count, lines, quote, size, some
+from firekeep.wording import count, headline, lines, quote, size, some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,8 @@ class ConversionReport:
     def __str__(self) -> str:
         verb = "would become" if self.dry_run else "became"
         files = self.destinations[0] if len(self.destinations) == 1 else f"{len(self.destinations)} files"
-        head = f"{self.source or 'the source'} ({self.source_format}) {verb} {files} ({self.format})"
-        return "\n".join((*lines([head], indent=""), *lines(self._told())))
+        head = headline(f"{self.source or 'the source'} ({self.source_format})", f"{verb} {files} ({self.format})")
+        return "\n".join((head, *lines(self._told())))
 
     def _told(self) -> Iterator[str]:
         extra = ", with digests" if self.digests else ""

@@ -12,6 +12,9 @@ from pathlib import Path
 from firekeep.disk._release import wait_for_releases
 from firekeep.errors import DiskFullError, ExistsError
 
+_LINKS = 40
+"""As many as Linux follows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -58,14 +61,20 @@ def _look(path: Path) -> os.stat_result | None:
 
 
 def _follow(link: Path) -> tuple[Path, os.stat_result | None]:
+    """Go from link to link; `Path.resolve` would take a name that it may not look at for the end of the way."""
     try:
         status = link.stat()  # refuses circles, and other people's links in shared folders where the system does
     except FileNotFoundError:
-        return link.resolve(), None
-    final = link.resolve()
-    if stat.S_ISREG(status.st_mode) and not os.path.samestat(final.stat(), status):
+        status = None
+    final, found = link, _look(link)
+    for _ in range(_LINKS):
+        if found is None or not stat.S_ISLNK(found.st_mode):
+            break
+        final = final.parent / final.readlink()
+        found = _look(final)
+    if (found is None) != (status is None) or (found and status and not os.path.samestat(found, status)):
         raise FileNotFoundError(errno.ENOENT, "the link leads to a file that has no name", str(link))
-    return final, status
+    return final, found
 
 
 def _refuse_nameless(given: str) -> None:

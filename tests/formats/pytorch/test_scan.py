@@ -197,6 +197,22 @@ def test_a_wrong_checksum_is_told_and_the_pickle_is_scanned():
     assert "checksum" in str(report.damaged)
 
 
+def test_a_wrong_checksum_of_a_packed_pickle_is_told_too():
+    out = bytearray(zip_file(EVIL, root="", packed=True))
+    at = out.index(b"PK\x01\x02")
+    out[at + 16] ^= 1
+    report = scan(bytes(out))
+    assert [one.path for one in report.dangerous] == ["os.system"]
+    assert "checksum" in str(report.damaged)
+
+
+def test_more_than_can_be_looked_at_is_not_called_safe():
+    many = {f"archive/x{index}.pkl": pickled(raw_bytes(bytes(9 << 20))) for index in range(8)}
+    report = scan(zip_file(pickled(raw_bytes(b"")), extra=many, packed=True))
+    assert not report.safe
+    assert "would be inflated to be looked at" in str(report.damaged)
+
+
 def test_both_of_two_archives_are_searched():
     assert found(zip_file(EVIL) + zip_file(STATE, {"0": floats(1)}))["os.system"][0] == "dangerous"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from firekeep.blobs import MemorySource, Source
-from firekeep.errors import FirekeepError, LimitError, TruncatedError
+from firekeep.errors import DigestError, FirekeepError, LimitError, TruncatedError
 from firekeep.formats._protocol import OpenOptions
 from firekeep.formats._zip import ZipDirectory, ZipMember, read_directory
 from firekeep.formats.pytorch._inert import Global
@@ -34,6 +34,8 @@ _LEGACY_PICKLES = 5
 _MOST_PICKLES = 10_000
 _INFLATED_BYTES = 64 << 20
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".pck", ".joblib", ".dat")
+_BURNPACK = b"NRUB"
+"""As a pickle, None that is called with nothing to call: every unpickler ends there."""
 _NPY = b"\x93NUMPY"
 _PACKED = {
     b"\x1f\x8b": "gzip",
@@ -87,6 +89,8 @@ class _Search:
         if depth > _DEEPEST or source.size < 2:
             return
         head = bytes(source.view(0, min(_HEAD, source.size)))
+        if head.startswith(_BURNPACK):
+            return
         kind = tell_kind(source)
         if kind == "zip":
             self._zip(source, member, depth, expected=expected)
@@ -120,12 +124,6 @@ class _Search:
                 trouble = trouble or error
                 continue
             due = name.endswith(_PICKLE_SUFFIXES)
-            if (
-                due
-                and (finding := directory.check(directory.members[name])) is not None
-                and finding.severity == "error"
-            ):
-                self._damaged.append(finding.message)
             if inner is not None:
                 self.any(inner, f"{member}/{name}" if member else name, depth + 1, expected=due)
         if directory.archives > 1 or trouble is not None:
@@ -136,6 +134,12 @@ class _Search:
         blob = directory.blob(entry)
         window = blob.window()
         if window is not None:
+            if (
+                entry.name.endswith(_PICKLE_SUFFIXES)
+                and (wrong := directory.check(entry))
+                and wrong.severity == "error"
+            ):
+                self._damaged.append(wrong.message)
             return Window(source, window[1], blob.nbytes)
         head = bytes(next(blob.chunks(_HEAD), b""))
         if not (head.startswith((b"PK", _NPY)) or head[257:262] == b"ustar" or looks_like_pickle(head)):
@@ -143,7 +147,11 @@ class _Search:
         if entry.size > self._inflatable:
             raise LimitError(f"members of more than {_INFLATED_BYTES:,} bytes in all would be inflated to be looked at")
         self._inflatable -= entry.size
-        return MemorySource(directory.read(entry, limit=_INFLATED_BYTES, verify=False))
+        try:
+            return MemorySource(directory.read(entry, limit=_INFLATED_BYTES))
+        except DigestError as error:
+            self._damaged.append(error.message)
+            return MemorySource(directory.read(entry, limit=_INFLATED_BYTES, verify=False))
 
     def _salvage(self, source: Source, member: str, depth: int, error: FirekeepError | None, *, expected: bool) -> None:
         """Look at what the local headers of a damaged or tampered archive lead to."""
