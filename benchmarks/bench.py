@@ -57,9 +57,9 @@ class Result:
     note: str = ""
 
 
-def run_row(row: Row) -> list[Result]:
+def run_row(row: Row, *, quick: bool) -> list[Result]:
     """Measure a row and judge it."""
-    timing = compare(row.jobs, repeats=row.repeats, rehearse=row.rehearse)
+    timing = compare(row.jobs, repeats=row.repeats, rehearse=row.rehearse, quick=quick)
     ours = timing.memory["firekeep"]
     named = {peer for peers, _ in row.targets for peer in peers}
     extra = [((peer,), None) for peer in row.jobs if peer != "firekeep" and peer not in named]
@@ -152,16 +152,17 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where the temporary folder is made (default: the system's)")
     options = parser.parse_args()
     from benchmarks.data import FULL, QUICK
-    from benchmarks.rows import Files, make_rows, make_whole_process_rows
+    from benchmarks.jobs import Files
+    from benchmarks.rows import make_rows, make_whole_process_rows
 
     chosen: Callable[[str], bool] = lambda name: not options.only or any(word in name for word in options.only)  # noqa: E731
     start = time.monotonic()
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="firekeep-bench-", dir=options.folder) as folder:
         files = Files(Path(folder), QUICK if options.quick else FULL)
-        for name, make in make_rows(files, quick=options.quick):
+        for name, make in make_rows(files):
             if chosen(name):
-                results += _tell(run_row(make()))
+                results += _tell(run_row(make(), quick=options.quick))
         for name, measure in make_whole_process_rows(files, quick=options.quick):
             if chosen(name):
                 results += _tell([measure()])

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from firekeep import digests
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError
 from firekeep.formats import FORMATS, OpenOptions
@@ -179,7 +180,7 @@ def diff(
             identical=len(same),
             equal_bytes=sum(left[name].nbytes for name in same),
             values=values,
-            metadata=_differences(first.metadata, second.metadata),
+            metadata=_differences(*(_described(opened) for opened in (first, second))),
             scalars=_differences(_spelled(first), _spelled(second)),
             scalars_count=FORMATS[first.format].holds_scalars and FORMATS[second.format].holds_scalars,
             ties=_differences(first.ties, second.ties),
@@ -204,6 +205,11 @@ def _align(first: OpenedFile, second: OpenedFile, options: OpenOptions) -> tuple
 
 def _chosen(opened: OpenedFile, chosen: PathFilter) -> dict[str, TensorEntry]:
     return {name: entry for name, entry in opened.filled().items() if chosen.accepts(name)}
+
+
+def _described(opened: OpenedFile) -> dict[str, str]:
+    """Give the metadata, without digests: they say what the comparison says."""
+    return {key: value for key, value in opened.metadata.items() if key != digests.KEY}
 
 
 def _spelled(opened: OpenedFile) -> dict[str, str]:

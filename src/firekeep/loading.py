@@ -72,9 +72,9 @@ def exclusion(names: list[str]) -> str:
     import re
 
     if len(names) > _SHOWN:
-        return "exclude=[...] with patterns of their names"
+        return "exclude=... with patterns of their names"
     pattern = "|".join(re.sub(r"\\(?=[-#&~ ])", "", re.escape(name)) for name in names)
-    return f"exclude=[{f'^({pattern})$' if len(names) > 1 else f'^{pattern}$'!r}]"
+    return f"exclude={f'^({pattern})$' if len(names) > 1 else f'^{pattern}$'!r}"
 
 
 def _fault(entry: TensorEntry, *, as_arrays: bool) -> str | None:

@@ -7,10 +7,9 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self, TypeAlias
 
 from firekeep.blobs import FileSource, MemorySource, Source
 from firekeep.entry import TensorEntry, find_ties
@@ -19,6 +18,8 @@ from firekeep.formats import Container, OpenOptions, open_path, open_source
 from firekeep.scalars import Scalar
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from firekeep.arrays import Array
     from firekeep.formats._diagnose import Diagnosis
     from firekeep.formats.pytorch import ScanReport
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _NEAR = 3
 _SEARCHED = 20_000
 
-Readable = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Traversable
+Readable: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Traversable"
 
 
 class OpenedFile:
@@ -263,6 +264,8 @@ def _source_of(source: Any, *, private: bool) -> Source:
         return MemorySource(source)
     if hasattr(source, "read"):
         return _source_of_file(source, private=private)
+    from importlib.resources.abc import Traversable  # only here: it brings tempfile, shutil and the compressors
+
     if isinstance(source, Traversable):
         return MemorySource(source.read_bytes(), path=source.name)
     raise TypeError(f"cannot open {type(source).__name__}: a path, bytes, a binary file or a resource is needed")

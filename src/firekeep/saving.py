@@ -149,6 +149,8 @@ def tie(entries: list[TensorEntry], ties: str) -> list[TensorEntry]:
 
 def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     """Refuse metadata that is not text, naming the key; digests of another file are dropped."""
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata is a mapping of text to text, not {type(metadata).__name__}")
     for key, value in metadata.items():
         if not isinstance(key, str):
             raise MetadataError(f"the metadata key {key!r} is {type(key).__name__}, where text is due")
@@ -197,7 +199,8 @@ def _identify(entries: list[TensorEntry], param_ids: Mapping[str, Id], row: Form
     if not row.holds_param_ids:
         able = ", ".join(suffix for row in FORMATS.values() if row.holds_param_ids for suffix in row.suffixes)
         raise UnsupportedError(f"{row.name} files hold no parameter ids", remedy=f"Write {able}, which keeps them.")
-    strange = [name for name in param_ids if name not in {entry.name for entry in entries}]
+    known = {entry.name for entry in entries}
+    strange = [name for name in param_ids if name not in known]
     if strange:
         raise RuleError(f"param_ids names {some(strange)}, which no tensor is called")
     return [

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+import firekeep
 
 Run = Callable[..., Any]
 
@@ -131,6 +136,39 @@ def test_nothing_in_a_file_reaches_the_terminal_raw(fk: Run, tmp_path: Path):
 def test_markup_in_names_is_text(fk: Run, tmp_path: Path):
     file = safetensors(tmp_path / "a.safetensors", ["[red]w[/red]", "[/]"])
     assert "[red]w[/red]" in fk("inspect", file).out
+
+
+def test_metadata_scalars_and_notes_are_shown(fk: Run, tmp_path: Path):
+    file = tmp_path / "a.bpk"
+    firekeep.save_file({"w": np.zeros(2)}, file, metadata={"who": "me"}, scalars={"step": 7, "loss": float("nan")})
+    file.write_bytes(file.read_bytes() + b"more")
+    done = fk("inspect", file)
+    assert done.lines[6:] == [
+        *("", "Metadata", "  who: me", "", "Scalars", "  loss: Float(nan)", "  step: Int(7)", ""),
+        "Note: 4 bytes behind the last tensor belong to none",
+    ]
+    scalars = fk("inspect", file, "--json").json["scalars"]
+    assert scalars == {"loss": {"kind": "float", "value": "NaN"}, "step": {"kind": "int", "value": 7}}
+
+
+def test_a_set_of_shards_counts_all_its_files(fk: Run, cases: Path, tmp_path: Path):
+    file = cases / "burn" / "burn_mnist.safetensors"
+    firekeep.convert(file, tmp_path / "m.safetensors", max_shard_size=500_000)
+    index = tmp_path / "m.safetensors.index.json"
+    found = fk("inspect", index, "--json").json
+    assert len(found["tensors"]) == 20
+    assert found["file_bytes"] == sum(path.stat().st_size for path in tmp_path.iterdir())
+
+
+def test_a_pipe_can_be_looked_into(cases: Path):
+    file = cases / "burn" / "burn_mnist.safetensors"
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m firekeep inspect <(cat '{file}')"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[0].endswith(": safetensors, 20 tensors")
 
 
 def test_a_file_without_tensors_is_shown(fk: Run, tmp_path: Path):

@@ -202,3 +202,13 @@ def test_trailing_bytes_are_refused_unless_allowed_and_then_counted(extra: int):
     with firekeep.open(file, allow_trailing=True) as opened:
         assert opened["w"].tolist() == [[1, 2], [3, 4]]
         assert any(str(extra) in note for note in opened.notes)
+
+
+def test_a_conversion_leaves_trailing_bytes_behind_only_when_allowed(tmp_path: Path):
+    (tmp_path / "long.safetensors").write_bytes(READABLE["safetensors"] + b"trailing")
+    with pytest.raises(FormatError, match="8 bytes follow"):
+        firekeep.convert(tmp_path / "long.safetensors", tmp_path / "new.safetensors")
+    assert not (tmp_path / "new.safetensors").exists()
+    firekeep.convert(tmp_path / "long.safetensors", tmp_path / "new.safetensors", allow_trailing=True)
+    assert b"trailing" not in (tmp_path / "new.safetensors").read_bytes()
+    assert firekeep.load_file(tmp_path / "new.safetensors")["w"].tolist() == [[1, 2], [3, 4]]

@@ -55,6 +55,8 @@ def test_what_is_no_regular_expression_is_refused_with_its_text(pattern: str, si
 def test_what_is_no_text_is_refused():
     with pytest.raises(RuleError, match=r"exclude: 3 is int, where a regular expression is due"):
         PathFilter.of(exclude=[3])
+    with pytest.raises(RuleError, match="include: 3 is int, where regular expressions are due"):
+        PathFilter.of(include=3)
 
 
 def test_named_groups_are_taken_in_the_spelling_of_rust():

@@ -115,6 +115,11 @@ def test_a_rule_that_cannot_be_meant_is_refused(rule, message: str):
         KeyRemapper.of([rule])
 
 
+def test_what_is_no_list_of_rules_is_refused():
+    with pytest.raises(RuleError, match="3 is int, where rules are due"):
+        KeyRemapper.of(3)
+
+
 def test_the_remedy_for_a_group_that_ran_into_text_works():
     assert renamed(r"(\d)=>${1}_bn", "4") == "4_bn"
 

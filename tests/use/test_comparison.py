@@ -185,6 +185,12 @@ def test_metadata_is_listed_and_does_not_count(tmp_path: Path):
     assert "metadata 'k': '1' -> '2'" in str(found)
 
 
+def test_digests_are_no_difference_of_metadata(tmp_path: Path):
+    a = firekeep.save_file(ARRAYS, tmp_path / "a.bpk", digest=True)
+    b = firekeep.save_file(ARRAYS, tmp_path / "b.bpk")
+    assert firekeep.diff(a, b).metadata == {}
+
+
 def test_scalars_count_where_both_formats_hold_them(tmp_path: Path):
     a = firekeep.save_file(ARRAYS, tmp_path / "a.bpk", scalars={"step": 1})
     b = firekeep.save_file(ARRAYS, tmp_path / "b.bpk", scalars={"step": 2})

@@ -96,15 +96,18 @@ def _rows(opened: OpenedFile) -> list[Row]:
 
 
 def _headline(opened: OpenedFile, rows: Sequence[Row]) -> str:
-    kind = f"{opened.format} ({opened.variant})" if opened.variant else opened.format
-    tensors = count(len(rows), "tensor")
-    return f"{_output.escape(opened.path or '')}: {kind}, {tensors}, {size(_file_bytes(opened))}"
+    facts = [f"{opened.format} {opened.variant}".rstrip(), count(len(rows), "tensor")]
+    nbytes = _file_bytes(opened)
+    if nbytes is not None:
+        facts.append(size(nbytes))
+    return f"{_output.escape(opened.path or '')}: {', '.join(facts)}"
 
 
-def _file_bytes(opened: OpenedFile) -> int:
+def _file_bytes(opened: OpenedFile) -> int | None:
+    """Add up the files of a set; None for a pipe, which has no size."""
     paths = {source.path for source in opened.container.sources} | {opened.path}
-    files = [Path(path) for path in paths if path is not None]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    files = [file for file in (Path(path) for path in paths if path is not None) if file.is_file()]
+    return sum(file.stat().st_size for file in files) if files else None
 
 
 def _beside(opened: OpenedFile, *, everything: bool) -> Iterator[str]:

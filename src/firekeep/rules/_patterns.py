@@ -35,4 +35,6 @@ def compile_all(patterns: Pattern | Iterable[Pattern], *, role: str) -> tuple[re
     """Compile several; one by itself will do."""
     if isinstance(patterns, str | re.Pattern):
         patterns = (patterns,)
+    if not isinstance(patterns, Iterable):
+        raise RuleError(f"{role}: {patterns!r} is {type(patterns).__name__}, where regular expressions are due")
     return tuple(compile_pattern(pattern, role=role) for pattern in patterns)

@@ -91,6 +91,8 @@ class KeyRemapper:
         """Read rules, one by itself, or a mapping of patterns to replacements."""
         if isinstance(rules, str):
             rules = (rules,)
+        if not isinstance(rules, Iterable):
+            raise RuleError(f"rename: {rules!r} is {type(rules).__name__}, where rules are due")
         given: Iterable[Rule] = rules.items() if isinstance(rules, Mapping) else rules  # type: ignore[assignment]
         return cls(tuple(RenameRule.of(rule) for rule in given))
 

@@ -196,5 +196,5 @@ def _describe_stranger(directory: ZipDirectory, member: ZipMember) -> str:
         data = directory.read(member, limit=1 << 20, verify=False)
     except ValueError:
         data = b""
-    what = "it is a pickle, which " if looks_like_pickle(data) else ""
-    return f"{what or 'it has '}{member.size} bytes that nothing in the archive refers to"
+    what = "it is a pickle of" if looks_like_pickle(data) else "it has"
+    return f"{what} {member.size} bytes that nothing in the archive refers to"
