@@ -8,7 +8,7 @@ from itertools import repeat
 
 from firekeep.blobs import Blob, UnsharedBlob
 from firekeep.dtypes import DType
-from firekeep.errors import EntryError, FirekeepError, UnsupportedError
+from firekeep.errors import EntryError, FirekeepError, LimitError, UnsupportedError
 from firekeep.ids import ParamId
 
 
@@ -59,6 +59,12 @@ class TensorEntry:
             view = self.blob.view()
         except FirekeepError as error:
             raise error.at(tensor=self.name)  # noqa: B904 - the same error, with its place
+        except MemoryError:  # an expanded view of a few bytes may be larger than any memory
+            raise LimitError(
+                f"{self.nbytes} bytes of memory are needed for it, and the system refuses them",
+                tensor=self.name,
+                actual=self.nbytes,
+            ) from None
         if view.nbytes != self.blob.nbytes:
             raise EntryError(f"{self.blob.nbytes} bytes were declared, {view.nbytes} came", tensor=self.name)
         return view

@@ -17,7 +17,7 @@ from firekeep.disk import _stream as stream
 from firekeep.disk import _system as system
 
 OF_OS = (
-    *("open", "close", "pwritev", "fsync", "fstat", "stat", "lstat", "statvfs", "pathconf", "posix_fadvise"),
+    *("open", "close", "pwrite", "fsync", "fstat", "stat", "lstat", "statvfs", "pathconf", "posix_fadvise"),
     *("fchmod", "fchown", "rename", "link", "unlink", "getcwd", "readlink"),
 )
 OF_SYSTEM = ("fallocate", "rename_exclusive")

@@ -66,11 +66,11 @@ def calls_of(folder: Path, setting: str) -> list[str]:
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_calls_that_matter_are_among_those_that_fail_below(tmp_path, setting):
     names = calls_of(tmp_path / "counted", setting)
-    expected = {"open", "pwritev", "close", "statvfs", "fallocate"}
+    expected = {"open", "pwrite", "close", "statvfs", "fallocate"}
     expected |= {"link", "unlink"} if not SETTINGS[setting]["overwrite"] else {"rename"}
     expected |= {"fsync", "posix_fadvise"} if SETTINGS[setting].get("durable", True) else set()
     assert expected <= set(names)
-    assert names.count("pwritev") >= 7
+    assert names.count("pwrite") >= 7
     assert names.count("fsync") == (2 if SETTINGS[setting].get("durable", True) else 0)
 
 
@@ -120,7 +120,7 @@ def test_whichever_call_fails_one_file_is_whole_and_no_other_is_left(tmp_path, s
 def test_a_failure_after_the_last_write_is_told(tmp_path, setting):
     """What was not written whole is never reported as saved: an error of fsync, close or rename reaches the caller."""
     names = calls_of(tmp_path / "counted", setting)
-    last = max(number for number, name in enumerate(names) if name == "pwritev")
+    last = max(number for number, name in enumerate(names) if name == "pwrite")
     published = max(number for number, name in enumerate(names) if name in ("rename", "link"))
     for failing in range(last, published + 1):
         if names[failing] in ("stat", "lstat", "fstat", "posix_fadvise"):

@@ -88,15 +88,15 @@ def test_space_set_aside_is_there_before_the_first_byte(tmp_path):
 
 def test_a_disk_that_fills_up_meanwhile_keeps_the_old_file(tmp_path, monkeypatch):
     # burn#5399, open_lm#154: a full disk destroyed the only copy
-    real, calls = os.pwritev, []
+    real, calls = os.pwrite, []
 
-    def fill_up(fd, buffers, offset):
+    def fill_up(fd, data, offset):
         calls.append(offset)
         if len(calls) == 3:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(fd, buffers, offset)
+        return real(fd, data, offset)
 
-    monkeypatch.setattr(os, "pwritev", fill_up)
+    monkeypatch.setattr(os, "pwrite", fill_up)
     (tmp_path / "out").write_bytes(b"old")
     with pytest.raises(DiskFullError, match=r"out: 400004 bytes are needed and fewer are free .* Free space there"):
         write_file(tmp_path / "out", plan_of(*[bytes(100_000)] * 4))

@@ -92,19 +92,19 @@ def test_parts_past_the_end_are_a_mistake(tmp_path):
 
 @pytest.mark.parametrize("limit", [1, 3, 1000])
 def test_short_writes_are_gone_on_with(tmp_path, monkeypatch, limit):
-    real = os.pwritev
+    real = os.pwrite
 
-    def short(fd, buffers, offset):
-        return real(fd, [next(buffer for buffer in buffers if buffer.nbytes)[:limit]], offset)
+    def short(fd, data, offset):
+        return real(fd, data[:limit], offset)
 
-    monkeypatch.setattr(os, "pwritev", short)
+    monkeypatch.setattr(os, "pwrite", short)
     monkeypatch.setattr(stream, "SMALL", 5)
     write_file(tmp_path / "out", plan_of(b"abc", b"0123456789", b"x", gap=3))
     assert (tmp_path / "out").read_bytes() == b"head\0\0\0abc\0\0\0" + b"0123456789\0\0\0x"
 
 
 def test_a_system_that_takes_no_more_bytes_is_not_asked_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, offset: 0)
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: 0)
     with pytest.raises(OSError, match="takes no more bytes"):
         write_file(tmp_path / "out", plan_of(b"abc"))
     assert names_in(tmp_path) == []
@@ -128,7 +128,7 @@ def journal(monkeypatch):
     watch(os, "rename", lambda *_: "rename")
     watch(os, "link", lambda *_: "link")
     watch(os, "unlink", lambda *_: "unlink")
-    watch(os, "pwritev", lambda *_: "write")
+    watch(os, "pwrite", lambda *_: "write")
     return calls
 
 

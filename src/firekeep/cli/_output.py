@@ -18,7 +18,11 @@ LONGEST_NAME = 64
 
 _MAX_DEPTH = 64
 _MAX_NODES = 200_000
+_MAX_TEXT = 1 << 26
+"""Characters given whole in one document: a text of a pickle may stand in it thousands of times."""
 _MAX_ARRAY = 64
+_MAX_BITS = 14_000
+"""Python prints integers of up to 4,300 digits, unless it is told otherwise."""
 
 
 def prepare() -> None:
@@ -174,30 +178,32 @@ def plain(data: Any) -> Any:
     """Turn a value into what JSON can say, whatever it holds.
 
     Non-finite floats become "NaN", "Infinity", "-Infinity"; sets and tuples lists; bytes and large arrays a description; objects of
-    unknown classes their class and what they hold; the rest its text. Values nested deeper than 64 or beyond 200,000 in
-    number are cut, and say so.
+    unknown classes their class and what they hold; the rest its text. Values nested deeper than 64, beyond 200,000 in number or
+    beyond 64 MiB of text are cut, and say so.
     """
-    return _convert(data, 0, [_MAX_NODES])
+    return _convert(data, 0, [_MAX_NODES, _MAX_TEXT])
 
 
 def _convert(value: Any, depth: int, left: list[int]) -> Any:
     left[0] -= 1
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return _text(value, left)
     if isinstance(value, int):
-        return int(value)
+        return int(value) if value.bit_length() <= _MAX_BITS else _huge(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else _non_finite(value)
     if depth >= _MAX_DEPTH or left[0] < 0:
         return "... (not shown: nested too deeply or too long)"
     if isinstance(value, Mapping):
-        return {_key(key): _convert(item, depth + 1, left) for key, item in _some(value.items(), left)}
+        return {_text(_key(key), left): _convert(item, depth + 1, left) for key, item in _some(value.items(), left)}
     if isinstance(value, list | tuple | set | frozenset):
         return [_convert(item, depth + 1, left) for item in _some(value, left)]
     if isinstance(value, bytes | bytearray | memoryview):
         return f"<{len(value)} bytes>"
     described = _describe(value)
-    return described if isinstance(described, str) else _convert(described, depth + 1, left)
+    return _convert(described, depth + 1, left)
 
 
 def _describe(value: Any) -> Any:
@@ -217,6 +223,11 @@ def _describe(value: Any) -> Any:
     return str(value)
 
 
+def _text(text: str, left: list[int]) -> str:
+    left[1] -= len(text)
+    return text if left[1] >= 0 or len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"
+
+
 def _some(items: Iterable[Any], left: list[int]) -> Iterable[Any]:
     for item in items:
         if left[0] < 0:
@@ -225,7 +236,13 @@ def _some(items: Iterable[Any], left: list[int]) -> Iterable[Any]:
 
 
 def _key(key: Any) -> str:
+    if isinstance(key, int) and key.bit_length() > _MAX_BITS:
+        return _huge(key)
     return key if isinstance(key, str) else str(key)
+
+
+def _huge(value: int) -> str:
+    return f"<an integer of {value.bit_length():,} bits>"
 
 
 def _non_finite(value: float) -> str:

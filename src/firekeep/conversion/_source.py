@@ -11,7 +11,8 @@ from firekeep.formats import OpenOptions
 from firekeep.opened import OpenedFile, narrow
 from firekeep.wording import some
 
-_DEEPEST = 200_000
+_DEEPEST = 1_000_000
+"""Values looked at for what is no tensor; what lies beyond is not named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +53,23 @@ def other_values(opened: OpenedFile) -> tuple[list[str], str | None]:
     except FirekeepError as error:
         return [], f"what the file holds besides tensors was not looked at: {error.message}"
 
+    barren = set[int]()  # what is shared by many keys is looked through once
+    left = _DEEPEST
+
     def has_others(value: Any) -> bool:
+        nonlocal left
         waiting, seen = [value], set[int]()
-        while waiting and len(seen) < _DEEPEST:
+        while waiting and left > 0:
             item = waiting.pop()
+            left -= 1
             if isinstance(item, TensorRef):
                 continue
             if not isinstance(item, dict | list | tuple):
                 return True
-            if id(item) not in seen:
+            if id(item) not in seen and id(item) not in barren:
                 seen.add(id(item))
                 waiting.extend(item.values() if isinstance(item, dict) else item)
+        barren.update(seen)
         return False
 
     if isinstance(root, TensorRef):

@@ -76,7 +76,7 @@ def write_file(
         scratch.reserve()
         write_parts(scratch, plan, write_behind=durable, progress=progress, observe=observe)
         if seal is not None:
-            scratch.write([memoryview(_sealed(plan, seal))], 0)
+            scratch.write(memoryview(_sealed(plan, seal)), 0)
         scratch.finish(durable=durable)
         scratch.publish(overwrite=overwrite)
     if durable:

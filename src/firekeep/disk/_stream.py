@@ -78,15 +78,14 @@ class _Stream:
 
     def flush(self, view: memoryview | None = None) -> None:
         """Write out what is gathered, and a view behind it."""
-        views = [memoryview(self._staged)] if self._staged else []
-        if view is not None:
-            views.append(view)
-        total = sum(view.nbytes for view in views)
-        self._scratch.write(views, self._written)
+        before = self._written
+        for data in (memoryview(self._staged), view):
+            if data is not None:
+                self._scratch.write(data, self._written)
+                self._written += data.nbytes
         self._staged = bytearray()
-        self._written += total
         if self._write_behind and self._written - self._started >= CHUNK:
             self._scratch.write_behind(self._started, self._written - self._started)
             self._started = self._written
-        if self._progress is not None and total:
-            self._progress(total)
+        if self._progress is not None and self._written > before:
+            self._progress(self._written - before)

@@ -27,6 +27,8 @@ from firekeep.formats.pytorch._tensors import RawTensor, Tensor
 from firekeep.limits import Limits
 
 _LEAVES = frozenset((str, int, float, bool, type(None), bytes, complex, Global))
+_MAX_BITS = 14_000
+"""Python prints integers of up to 4,300 digits, unless it is told otherwise."""
 _PLAIN, _ATTRIBUTE, _FOREIGN = range(3)
 """Where the walk is: in what names are given for; among a module's other attributes; inside a foreign object."""
 
@@ -245,4 +247,6 @@ def key_name(key: Any) -> str:
     if kind is tuple:
         inner = ", ".join(repr(part) if type(part) is str else key_name(part) for part in key)
         return f"({inner},)" if len(key) == 1 else f"({inner})"
+    if kind is int and key.bit_length() > _MAX_BITS:
+        return f"an integer of {key.bit_length():,} bits"
     return str(key) if kind in (int, float, bool, type(None)) else f"a {kind.__name__}"

@@ -193,12 +193,12 @@ def _set(made: Opaque, field: str, value: Any) -> None:
 
 
 def _is_plain_key(value: Any) -> bool:
-    if type(value) is tuple:
+    if type(value) in (tuple, int):
         try:
             checked_key(value)
-        except UnsafePickleError:
+        except UnsafePickleError:  # to hash it costs too much: long integers can all have one hash
             return False
-        return all(map(_is_plain_key, value))
+        return type(value) is int or all(map(_is_plain_key, value))
     return type(value) in _PLAIN
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 from firekeep.blobs import FileSource, Source
 from firekeep.errors import FirekeepError, LimitError, MetadataError, UnsupportedError, WrongFormatError
@@ -14,6 +14,8 @@ from firekeep.formats.safetensors._union import Index, Shard, join_shards
 from firekeep.limits import Limits
 
 _LISTED = 10
+_OF_PATHS = ("/", "\\", ":", "\0")
+"""What no name of a file beside another holds, on any system."""
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 _OTHER_SUFFIXES = (".bin", ".bpk", ".ckpt", ".gguf", ".h5", ".keras", ".msgpack", ".npz", ".onnx", ".pt", ".pth")
@@ -122,8 +124,7 @@ def _read_index(source: Source, limits: Limits, *, optional: bool) -> Index | No
 def _require_plain(file: str) -> None:
     """A name from a file is never a path: only what lies beside the index can be meant."""
     require_text(file, "the shard name")
-    plain = PurePosixPath(file).name == file and PureWindowsPath(file).name == file
-    if not plain or file in ("", ".", "..") or "\0" in file:
+    if file in ("", ".", "..") or any(part in file for part in _OF_PATHS):
         raise MetadataError(
             f"the index names the shard {file!r}, which is a path: shards are files beside their index, named without directories"
         )

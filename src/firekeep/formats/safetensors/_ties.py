@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from firekeep.errors import FirekeepError, MetadataError
-from firekeep.formats.safetensors._json import parse_object
+from firekeep.formats.safetensors._json import parse_object, require_text
 
 TIES_KEY = "firekeep.ties"
 _FEW = 4
@@ -36,7 +36,10 @@ def read_ties(metadata: Mapping[str, str], names: Collection[str]) -> tuple[dict
     records = {key: value for key, value in metadata.items() if looks_like_tie(key, value)}
     notes = []
     try:
-        records.update((key, value) for key, value in _marked_ties(metadata).items() if isinstance(value, str))
+        for key, value in _marked_ties(metadata).items():
+            require_text(key, "the tensor name")
+            if isinstance(value, str):
+                records[key] = value
     except FirekeepError as error:
         notes.append(f"the metadata key {TIES_KEY!r} is not understood and was left aside: {error.message}")
     known = set(names) if len(records) > _FEW else names

@@ -107,7 +107,7 @@ def _excuse_missing(index: Index, shards: list[Shard], homes: Mapping[str, int],
             f"{len(shards)} safetensors files beside it hold all its {held} tensors"
         )
     raise MetadataError(
-        f"{len(missing)} of the {total} files that the index names are missing ({', '.join(missing)}); "
+        f"{len(missing)} of the {total} files that the index names are missing ({_first(missing, 10)}); "
         f"the safetensors files there hold {held} of its {len(index.weight_map)} tensors",
         limit=total,
         actual=total - len(missing),
@@ -160,5 +160,5 @@ def _checker(shards: list[Shard], warnings: list[str]) -> Callable[[], Iterator[
     return check
 
 
-def _first(texts: list[str]) -> str:
-    return ", ".join(texts[:3]) + (", ..." if len(texts) > 3 else "")
+def _first(texts: list[str], most: int = 3) -> str:
+    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
