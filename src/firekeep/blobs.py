@@ -138,6 +138,12 @@ class FileSource:
             self._fd = None
         self._map = None
 
+    def __del__(self) -> None:
+        """Let go of the descriptor of a file that nobody closed: `firekeep.open(path)[name]` in a loop must not run out of them."""
+        if getattr(self, "_fd", None) is not None:
+            with suppress(OSError):
+                self.close()
+
 
 def check_range(offset: int, length: int, size: int) -> None:
     """Refuse a window that does not lie inside a file of `size` bytes."""

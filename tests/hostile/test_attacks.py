@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import struct
 from pathlib import Path
@@ -88,3 +89,16 @@ def test_ties_recorded_for_names_that_no_file_can_hold_are_left_aside() -> None:
     with firekeep.open(data) as opened:
         assert opened.ties == {}
         assert "not understood" in opened.notes[0]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not list descriptors")
+def test_files_that_nobody_closed_let_go_of_their_descriptors(tmp_path: Path) -> None:
+    path = firekeep.save_file({"a": np.ones(3)}, tmp_path / "a.safetensors")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    kept = [firekeep.open(path)["a"] for _ in range(20)]
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) - before <= 20  # each mapping has a descriptor of its own
+    assert all(array.sum() == 3 for array in kept)
+    del kept
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
