@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from firekeep.errors import EntryError, TruncatedError
