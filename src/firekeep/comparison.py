@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from firekeep import digests
 from firekeep.entry import TensorEntry
-from firekeep.errors import FirekeepError
+from firekeep.errors import FirekeepError, RuleError
 from firekeep.formats import FORMATS, OpenOptions
 from firekeep.opened import OpenedFile, Readable, narrow, open_file
 from firekeep.rules import PathFilter
@@ -105,6 +105,9 @@ class Comparison:
         """Whether the two hold the same tensors (and scalars, where both could)."""
         return not (self.only_a or self.only_b or self.changed or (self.scalars_count and self.scalars))
 
+    def __bool__(self) -> bool:
+        return self.equal
+
     def to_dict(self) -> dict[str, Any]:
         """Give the comparison as data that `json` writes."""
         return {
@@ -166,6 +169,11 @@ def diff(
     with open_file(a, options) as first, open_file(b, options) as second:
         first, second, notes = _align(first, second, options)
         left, right = _chosen(first, chosen), _chosen(second, chosen)
+        if chosen and not left and not right and (len(first) or len(second)):
+            raise RuleError(
+                f"none of the {len(first)} and {len(second)} tensors is left after include and exclude",
+                remedy="Patterns are searched in the names as they stand in the files.",
+            )
         common = [name for name in left if name in right]
         meter = Meter(sum(left[name].nbytes + right[name].nbytes for name in common) if values else 0, progress)
         changes = {name: _compare(left[name], right[name], values=values, meter=meter) for name in common}

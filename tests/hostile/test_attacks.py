@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
+import pickle
 import struct
 from pathlib import Path
 
@@ -102,3 +104,17 @@ def test_files_that_nobody_closed_let_go_of_their_descriptors(tmp_path: Path) ->
     del kept
     gc.collect()
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+def test_tuple_keys_made_to_have_one_hash_are_refused():
+    colliding = [5 + (2**61 - 1) * factor for factor in range(8)]
+    keys = list(itertools.islice(itertools.product(colliding, repeat=6), 8000))
+    data = pickle.dumps(dict.fromkeys(keys), 2)
+    with pytest.raises(firekeep.UnsafePickleError, match="tuple keys of one dictionary have the same hash"):
+        firekeep.open(data)
+
+
+def test_many_dictionaries_with_one_tuple_key_are_read():
+    data = pickle.dumps([{(0, 1): number} for number in range(1000)], 2)
+    with firekeep.open(data) as file:
+        assert file.values()[999] == {(0, 1): 999}

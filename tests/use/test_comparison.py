@@ -251,3 +251,16 @@ def test_real_files_differ_where_they_do():
     ):
         assert set(found.only_a) == set(old) - set(new)
         assert set(found.only_b) == set(new) - set(old)
+
+
+def test_a_selection_that_leaves_no_tensor_is_refused(tmp_path):
+    path = firekeep.save_file({"a": np.zeros(2, np.float32)}, tmp_path / "a.bpk")
+    with pytest.raises(firekeep.RuleError, match="none of the 1 and 1 tensors is left"):
+        firekeep.diff(path, path, include=["nosuch"])
+
+
+def test_a_comparison_is_true_when_nothing_differs(tmp_path):
+    path = firekeep.save_file({"a": np.zeros(2, np.float32)}, tmp_path / "a.bpk")
+    other = firekeep.save_file({"a": np.ones(2, np.float32)}, tmp_path / "b.bpk")
+    assert firekeep.diff(path, path)
+    assert not firekeep.diff(path, other)

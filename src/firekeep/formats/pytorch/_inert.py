@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -129,6 +130,21 @@ def checked_key(key: Any) -> Any:
     elif kind in (dict, list, InertDict, bytearray):
         raise UnsafePickleError(f"a dictionary key is a {kind.__name__}, which cannot be one")
     return key
+
+
+SAME_HASH = 100
+"""Tuples of one hash that may be keys of one dictionary; honest ones hardly ever share theirs, and each is compared with all others."""
+
+
+def crowded() -> UnsafePickleError:
+    """Make the error of a dictionary with too many of them."""
+    return UnsafePickleError(f"more than {SAME_HASH} tuple keys of one dictionary have the same hash")
+
+
+def is_crowded(values: list[Any]) -> bool:
+    """Say whether so many tuples among the values have one hash that a set of them would take its time."""
+    counts = Counter(hash(value) for value in values if type(value) is tuple)
+    return max(counts.values(), default=0) > SAME_HASH
 
 
 def _check_tuple(key: tuple[Any, ...]) -> None:

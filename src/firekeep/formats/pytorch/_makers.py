@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from firekeep.formats.pytorch._inert import Call, Global, InertDict, InertSet, Maker, checked_key
+from firekeep.formats.pytorch._inert import Call, Global, InertDict, InertSet, Maker, checked_key, crowded, is_crowded
 
 _BUILTINS = ("builtins", "__builtin__")
 
@@ -21,12 +21,12 @@ def _make_dict(args: tuple[Any, ...]) -> Any:
         return InertDict(args[0])
     if type(args[0]) not in (list, tuple):
         return NotImplemented
-    made = InertDict()
-    for pair in args[0]:
-        if type(pair) not in (list, tuple) or len(pair) != 2:
-            return NotImplemented
-        made[checked_key(pair[0])] = pair[1]
-    return made
+    if not all(type(pair) in (list, tuple) and len(pair) == 2 for pair in args[0]):
+        return NotImplemented
+    keys = [checked_key(key) for key, _ in args[0]]
+    if is_crowded(keys):
+        raise crowded()
+    return InertDict(zip(keys, (value for _, value in args[0]), strict=True))
 
 
 def _make_defaultdict(args: tuple[Any, ...]) -> Any:

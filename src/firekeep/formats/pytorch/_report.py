@@ -58,6 +58,9 @@ class ScanReport:
         """Whether an unpickler could do no harm with the file."""
         return self.damaged is None and all(found.verdict == SAFE for found in self.globals)
 
+    def __bool__(self) -> bool:
+        return self.safe
+
     @property
     def dangerous(self) -> tuple[ScanGlobal, ...]:
         """The names that can run code."""

@@ -12,7 +12,17 @@ from typing import Any
 from firekeep.dtypes import BY_TORCH
 from firekeep.errors import LimitError, UnsafePickleError
 from firekeep.formats.pytorch._flatten import key_name
-from firekeep.formats.pytorch._inert import Call, Global, InertDict, InertSet, Opaque, TensorRef, checked_key, name_of
+from firekeep.formats.pytorch._inert import (
+    Call,
+    Global,
+    InertDict,
+    InertSet,
+    Opaque,
+    TensorRef,
+    checked_key,
+    is_crowded,
+    name_of,
+)
 from firekeep.formats.pytorch._modules import module_state, state_parts
 from firekeep.formats.pytorch._numpy import decode_array, decode_dtype, decode_scalar
 from firekeep.limits import Limits
@@ -140,7 +150,7 @@ class ValueMaker:
 
     def _set(self, value: InertSet, name: str) -> Step:
         made = yield from self._list(value.elements, name, value)
-        if not all(map(_is_plain_key, made)):
+        if not all(map(_is_plain_key, made)) or is_crowded(made):
             return made
         self._made[id(value)] = result = frozenset(made) if value.frozen else set(made)
         return result

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from firekeep.errors import LimitError, TruncatedError, UnsafePickleError
-from firekeep.formats.pytorch._inert import Call, Global, InertDict, InertSet, Maker, checked_key
+from firekeep.formats.pytorch._inert import SAME_HASH, Call, Global, InertDict, InertSet, Maker, checked_key, crowded
 from firekeep.formats.pytorch._makers import MAKERS, size_of
 from firekeep.formats.pytorch._opcodes import NAMES, argument_end
 from firekeep.limits import Limits
@@ -49,6 +50,7 @@ class Work:
         self.globals: dict[tuple[str, str], Global] = {}
         self.memo: list[Any] = []
         self.sparse: dict[int, Any] = {}
+        self._hashes: dict[int, tuple[dict[Any, Any], Counter[int]]] = {}
         self.made = 0
         self.text = 0
         self._base = base
@@ -185,7 +187,18 @@ class Work:
             raise UnsafePickleError("a key has no value")
         for at in range(0, len(items), 2):
             key = items[at]
-            held[key if type(key) is str else checked_key(key)] = items[at + 1]
+            if type(key) is not str:
+                key = checked_key(key)
+                if type(key) is tuple:
+                    self._count_hash(held, key)
+            held[key] = items[at + 1]
+
+    def _count_hash(self, held: dict[Any, Any], key: tuple[Any, ...]) -> None:
+        """Refuse a dictionary whose tuple keys were made to have one hash: each would be compared with all others."""
+        _, counts = self._hashes.setdefault(id(held), (held, Counter()))
+        counts[hash(key)] += 1
+        if counts[hash(key)] > SAME_HASH:
+            raise crowded()
 
     def check(self, made: int, *, stack: int, depth: int) -> None:
         """Compare what was made, what is stacked and what is remembered with the limits."""
