@@ -118,6 +118,8 @@ class ArrayBlob(Blob):
         array = self.array
         if not array.size:
             return memoryview(b"")
+        if _LITTLE and array.dtype.isbuiltin == 1 and array.flags.c_contiguous:
+            return array.data.cast("B")  # the way of most arrays, and twice as fast as the one below
         if array.nbytes != self.nbytes:
             return _pack_halves(array)
         if not (_LITTLE and array.dtype.isnative and array.flags.c_contiguous):

@@ -31,7 +31,7 @@ THREADS = 2
 _VECTORS = 1000
 _ADDRESS_SPACE = 1 << 46
 _MADV_POPULATE_WRITE = 23
-_SLOW = 2e-3
+_SLOW = 4e-3
 
 
 def read_windows(windows: Sequence[Window]) -> list[memoryview]:

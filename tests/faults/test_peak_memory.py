@@ -86,11 +86,12 @@ def peak_of(work) -> int:
         tracemalloc.stop()
 
 
-def test_a_large_transposed_tensor_is_gathered_a_piece_at_a_time(tmp_path):
+@pytest.mark.parametrize("observe", [None, lambda name, view: None], ids=["plain", "observed"])
+def test_a_large_transposed_tensor_is_gathered_a_piece_at_a_time(tmp_path, observe):
     array = np.arange(16 * MiB, dtype=np.float32).reshape(4096, 4096)
     blob = StridedBlob(MemoryBlob(array.data), offset=0, itemsize=4, shape=(4096, 4096), strides=(1, 4096))
     plan = WritePlan(nbytes=blob.nbytes, parts=[Part(0, blob, "weight")])
-    peak = peak_of(lambda: write_file(tmp_path / "out", plan, durable=False))
+    peak = peak_of(lambda: write_file(tmp_path / "out", plan, durable=False, observe=observe))
     assert blob.nbytes == 64 * MiB
     assert peak < 20 * MiB
     assert np.array_equal(np.fromfile(tmp_path / "out", np.float32).reshape(4096, 4096), array.T)

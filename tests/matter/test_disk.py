@@ -192,24 +192,25 @@ def test_the_disk_starts_on_batches_of_a_durable_save_only(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("where", ["file", "memory"])
-def test_each_tensor_is_seen_once_whole_and_in_order(tmp_path, where):
-    values = [bytes(range(100)), b"", os.urandom(200_000)]
+def test_every_byte_of_each_tensor_is_seen_in_order_and_no_other(tmp_path, monkeypatch, where):
+    monkeypatch.setattr(stream, "CHUNK", 100_000)
+    values = [bytes(range(100)), b"", os.urandom(20_000_000)]
     array = np.arange(90_000, dtype=np.uint8).reshape(300, 300)
     strided = StridedBlob(MemoryBlob(array.data), offset=0, itemsize=1, shape=(300, 300), strides=(1, 300))
     plan = plan_of(*values)
     plan = WritePlan(nbytes=plan.nbytes + 90_000, parts=[*plan.parts, Part(plan.nbytes, strided, "strided")])
-    seen = []
+    seen: dict[str, bytearray] = {}
 
     def observe(name, view):
-        seen.append((name, bytes(view)))
+        seen.setdefault(name, bytearray()).extend(view)
 
-    data = (
-        write_file(tmp_path / "out", plan, observe=observe).read_bytes()
-        if where == "file"
-        else to_bytes(plan, observe=observe)
-    )
-    assert seen == [*((f"t{i}", value) for i, value in enumerate(values)), ("strided", array.T.tobytes())]
-    assert data == b"head" + b"".join(value for _, value in seen)
+    if where == "file":
+        data = write_file(tmp_path / "out", plan, observe=observe).read_bytes()
+    else:
+        data = to_bytes(plan, observe=observe)
+    assert list(seen) == ["t0", "t1", "t2", "strided"]
+    assert list(seen.values()) == [*values, array.T.tobytes()]
+    assert data == b"head" + b"".join(seen.values())
 
 
 def test_digests_of_what_was_written_can_go_into_the_header(tmp_path):

@@ -64,8 +64,8 @@ def write_file(
 
     `overwrite=False` raises `ExistsError` before a byte is drawn, and cannot race: the file is published by a hard link, or by an
     exclusive rename. `durable=False` skips the fsyncs and nothing else. `progress` is told how many bytes were just written.
-    `observe` sees each tensor's bytes, whole and in the file's order, just before they are written; `seal`, called after the last,
-    gives bytes that replace the file's first part (the same header with digests filled in).
+    `observe` sees each tensor's bytes in the file's order just before they are written, those of large tensors in several pieces;
+    `seal`, called after the last, gives bytes that replace the file's first part (the same header with digests filled in).
 
     Raises `DiskFullError` before a byte is drawn when the file will not fit, `EntryError` naming the tensor whose bytes do not come as
     declared, and OSError: one that says "the file was saved" means that only the fsync of its folder failed.

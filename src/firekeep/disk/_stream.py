@@ -23,23 +23,20 @@ def write_parts(
     """Write all parts and the zeros between them. A tensor's bytes are let go of before the next are drawn."""
     stream = _Stream(scratch, write_behind=write_behind, progress=progress)
     for part in plan.parts:
-        stream.fill(part.offset)
-        if observe is None and part.blob.nbytes > SMALL:
-            for piece in draw_pieces(part):
-                stream.add(piece, part)
-                del piece
-            continue
-        view = draw(part)
-        if observe is not None and part.tensor is not None:
-            observe(part.tensor, view)
-        stream.add(view, part)
-        del view
+        if part.offset != stream.position:
+            stream.fill(part.offset)
+        for piece in draw_pieces(part) if part.blob.nbytes > SMALL else (draw(part),):
+            if observe is not None and part.tensor is not None:
+                observe(part.tensor, piece)
+            stream.add(piece, part)
+            del piece
     stream.fill(plan.nbytes)
     stream.flush()
 
 
 class _Stream:
     def __init__(self, scratch: Scratch, *, write_behind: bool, progress: Progress | None) -> None:
+        self.position = 0
         self._scratch = scratch
         self._write_behind = write_behind
         self._progress = progress
@@ -49,22 +46,18 @@ class _Stream:
 
     def fill(self, offset: int) -> None:
         """Put zeros up to an offset."""
-        gap = offset - self._written - len(self._staged)
+        gap = offset - self.position
         if gap < 0:
             raise ValueError(f"a part begins at {offset}, {-gap} bytes before the end of the one before it")
-        while gap:
-            step = min(gap, CHUNK)
-            self._staged += bytes(step)
-            gap -= step
-            if len(self._staged) >= CHUNK:
-                self.flush()
+        while gap > 0:
+            zeros = bytes(min(gap, 64 << 10))
+            gap -= len(zeros)
+            self._stage(zeros)
 
     def add(self, view: memoryview, part: Part) -> None:
         """Put bytes next."""
         if view.nbytes <= SMALL:
-            self._staged += view
-            if len(self._staged) >= CHUNK:
-                self.flush()
+            self._stage(view)
             return
         try:
             for start in range(0, view.nbytes, CHUNK):
@@ -76,6 +69,12 @@ class _Stream:
                 ) from None
             raise
 
+    def _stage(self, data: memoryview | bytes) -> None:
+        self._staged += data
+        self.position = self._written + len(self._staged)
+        if len(self._staged) >= CHUNK:
+            self.flush()
+
     def flush(self, view: memoryview | None = None) -> None:
         """Write out what is gathered, and a view behind it."""
         before = self._written
@@ -83,6 +82,7 @@ class _Stream:
             if data is not None:
                 self._scratch.write(data, self._written)
                 self._written += data.nbytes
+        self.position = self._written
         self._staged = bytearray()
         if self._write_behind and self._written - self._started >= CHUNK:
             self._scratch.write_behind(self._started, self._written - self._started)
