@@ -34,7 +34,6 @@ class Row:
     targets: Sequence[tuple[tuple[str, ...], float]] = ()
     """Peers (the fastest of them counts) and the ratio that must not be exceeded."""
     repeats: int = 5
-    rehearse: bool = True
     anonymous_limit: int | None = None
     """Bytes of anonymous memory that firekeep's operation may take at its peak."""
 
@@ -59,7 +58,7 @@ class Result:
 
 def run_row(row: Row, *, quick: bool) -> list[Result]:
     """Measure a row and judge it."""
-    timing = compare(row.jobs, repeats=row.repeats, rehearse=row.rehearse, quick=quick)
+    timing = compare(row.jobs, repeats=row.repeats, quick=quick)
     ours = timing.memory["firekeep"]
     named = {peer for peers, _ in row.targets for peer in peers}
     extra = [((peer,), None) for peer in row.jobs if peer != "firekeep" and peer not in named]

@@ -74,6 +74,7 @@ def saving(files: Files, suffix: str, write: Write) -> Job:
 
     def prepare() -> Operation:
         path = files.fresh(suffix)
+        os.sync()  # what earlier jobs left to be written is not for this one to wait for
         return lambda: _Removed(path, write(path))
 
     return prepare

@@ -43,18 +43,19 @@ class Timing:
         return [mine / theirs for mine, theirs in zip(self.seconds[ours], self.seconds[best], strict=True)]
 
 
-def compare(jobs: Mapping[str, Job], *, repeats: int, rehearse: bool, quick: bool = False) -> Timing:
-    """Time all jobs, one after the other in each turn, each in a fresh child; the first turn warms caches and is not counted.
+def compare(jobs: Mapping[str, Job], *, repeats: int, quick: bool = False) -> Timing:
+    """Time all jobs by turns, each in a fresh child.
 
-    With `rehearse`, a child does the operation once untimed: what a forked process pays for its first touch of its parent's memory
-    is no cost of the operation. `quick` does each job once, and that is all.
+    A child does its operation once untimed, right before: else it would pay for its first touch of its parent's memory, and, on a
+    virtual machine, for pages that the host has to find first, which can take eight times as long as the operation. `quick` does
+    each job once, and that is all.
     """
     timing = Timing({name: [] for name in jobs})
-    for turn in range(1, 2) if quick else range(repeats + 1):
-        for name, job in jobs.items():
-            seconds = _in_child(partial(_time, job, rehearse=rehearse and not quick))
-            if turn:
-                timing.seconds[name].append(seconds)
+    order = list(jobs.items())
+    for turn in range(1 if quick else repeats):
+        first = turn % len(order)  # nobody always comes after the same neighbour
+        for name, job in order[first:] + order[:first]:
+            timing.seconds[name].append(_in_child(partial(_time, job, rehearse=not quick)))
     for name, job in jobs.items():
         timing.memory[name] = _memory_of(job)
     return timing

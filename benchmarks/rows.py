@@ -24,7 +24,7 @@ Load = Callable[[Path], object]
 Made = Iterator[tuple[str, Callable[[], Row]]]
 """A row's name, and what makes the row when its turn comes."""
 
-MANY, FEW = 7, 4
+MANY, FEW = 7, 3
 
 
 def make_rows(files: Files) -> Made:
@@ -58,7 +58,7 @@ def _save(files: Files, model: str, title: str, *, durable: bool, repeats: int) 
     timed["firekeep .bpk"] = saving(files, ".bpk", lambda path: firekeep.save_file(arrays, path, durable=durable))
     both = ("safetensors.numpy", "safetensors.torch")
     targets = [(both, 0.65)] if durable else [(both, 0.80), (("torch.save",), 0.45)]
-    return Row(name=title, jobs=timed, targets=targets, repeats=repeats, rehearse=False)
+    return Row(name=title, jobs=timed, targets=targets, repeats=repeats)
 
 
 def _loads(files: Files) -> Made:
@@ -97,7 +97,7 @@ def _convert(files: Files, model: str, title: str, suffix: str, *, repeats: int)
     }
     targets = [(("torch + safetensors",), 0.6)]
     limit = 100 * MiB + largest
-    return Row(name=title, jobs=timed, targets=targets, repeats=repeats, rehearse=False, anonymous_limit=limit)
+    return Row(name=title, jobs=timed, targets=targets, repeats=repeats, anonymous_limit=limit)
 
 
 def _small_tensors(files: Files) -> Made:
