@@ -55,6 +55,23 @@ def read_windows(windows: Sequence[Window]) -> list[memoryview]:
     return views
 
 
+def read_into(windows: Sequence[Window], targets: Sequence[memoryview], finished: list[int]) -> None:
+    """Read windows into memory that is there, each into the writable bytes beside it, which are as long.
+
+    The number of each window is appended to `finished` once all its bytes have come, in no particular order: after a failure,
+    targets of the others hold old bytes, new ones or some of both. Raises as `read_windows` does; a window outside its file
+    is found before anything is read.
+    """
+    for (source, offset, length), target in zip(windows, targets, strict=True):
+        check_range(offset, length, source.size)
+        if target.nbytes != length:
+            raise ValueError(f"a window of {length} bytes does not fit a target of {target.nbytes}")
+    with collector_paused():
+        finished.extend(index for index, (_, _, length) in enumerate(windows) if not length)
+        jobs = deque(_jobs_into(windows, targets, finished))
+    _run(jobs)
+
+
 @dataclass(slots=True)
 class _Segment:
     """Bytes that lie in memory, from `place` in an arena, as they lie in the file."""
@@ -119,7 +136,9 @@ class _Arena:
         try:
             if nbytes > _ADDRESS_SPACE:
                 raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-            self._map = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            # Linux places a mapping at a huge page's boundary only if its length is a multiple of one (since 6.13).
+            whole = -(-nbytes // HUGE_PAGE) * HUGE_PAGE if nbytes >= HUGE_PAGE else nbytes
+            self._map = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
@@ -128,7 +147,7 @@ class _Arena:
                 actual=nbytes,
                 remedy="Read without a copy.",
             ) from None
-        self.view = memoryview(self._map)
+        self.view = memoryview(self._map)[:nbytes]
 
     def prepare(self, place: int, nbytes: int, *, huge: bool) -> bool:
         """Choose the pages for a range about to be filled, and say whether huge ones are still worth asking for.
@@ -159,15 +178,21 @@ class _Job:
     start: int
     end: int
     targets: list[memoryview]
-    arena: _Arena
-    place: int
+    arena: _Arena | None = None
+    place: int = 0
+    counts: list[_Count] | None = None
 
     def prepare(self, *, huge: bool) -> bool:
         """See `_Arena.prepare`; where later targets lie a little further on, the advice is near enough."""
-        return self.arena.prepare(self.place, self.end - self.start, huge=huge)
+        return huge if self.arena is None else self.arena.prepare(self.place, self.end - self.start, huge=huge)
 
     def run(self) -> None:
-        """Fill the targets, however many reads it takes."""
+        """Fill the targets, however many reads it takes, and count that in."""
+        self._fill()
+        for count in self.counts or ():
+            count.one_done()
+
+    def _fill(self) -> None:
         fd = self.source.fileno()
         if fd is None:
             self._copy()
@@ -192,6 +217,43 @@ class _Job:
         for target in self.targets:
             target[:] = self.source.view(offset, target.nbytes)
             offset += target.nbytes
+
+
+@dataclass(slots=True)
+class _Count:
+    """The jobs that a window still waits for, one element each. The first element is taken last, and tells."""
+
+    index: int
+    finished: list[int]
+    waiting: list[bool]
+
+    def one_done(self) -> None:
+        """Take one off: a list does that at once for both threads, where a number would need a lock."""
+        if self.waiting.pop():
+            self.finished.append(self.index)
+
+
+def _jobs_into(windows: Sequence[Window], targets: Sequence[memoryview], finished: list[int]) -> list[_Job]:
+    """Cut windows into jobs, those next to each other in the file into one."""
+    jobs: list[_Job] = []
+    waste = memoryview(bytearray(GAP))
+    order = sorted((id(source), offset, index) for index, (source, offset, length) in enumerate(windows) if length)
+    for _, offset, index in order:
+        source, _, length = windows[index]
+        count = _Count(index, finished, [True] + [False] * (-(-length // JOB) - 1))
+        for start in range(offset, offset + length, JOB):
+            end = min(start + JOB, offset + length)
+            target = targets[index][start - offset : end - offset]
+            last = jobs[-1] if jobs else None
+            if last is not None and last.counts is not None and last.source is source and _joins(last, start, end):
+                if start > last.end:
+                    last.targets.append(waste[: start - last.end])
+                last.targets.append(target)
+                last.end = end
+                last.counts.append(count)
+            else:
+                jobs.append(_Job(source, start, end, [target], counts=[count]))
+    return jobs
 
 
 def _jobs(segments: list[_Segment], arenas: list[_Arena]) -> list[_Job]:

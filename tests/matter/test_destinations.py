@@ -95,7 +95,9 @@ def test_a_path_without_a_name_is_refused(tmp_path, monkeypatch, path):
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=f"no such folder to save in: '{tmp_path}/missing'"):
+    with pytest.raises(
+        FileNotFoundError, match=rf"no such folder to save in: make it first \(mkdir -p\): '{tmp_path}/missing'"
+    ):
         write_file(tmp_path / "missing" / "out", plan_with(failing(AssertionError("drawn"))))
 
 
@@ -174,7 +176,7 @@ def test_a_link_that_leads_nowhere_yet_makes_what_it_leads_to(tmp_path):
 
 def test_a_link_into_a_missing_folder_names_the_folder(tmp_path):
     (tmp_path / "link").symlink_to("missing/new")
-    with pytest.raises(FileNotFoundError, match=r"no such folder to save in: '.*/missing'"):
+    with pytest.raises(FileNotFoundError, match=r"no such folder to save in: .*: '.*/missing'"):
         write_file(tmp_path / "link", plan_of(b"!"))
 
 

@@ -371,3 +371,16 @@ def test_an_interpreter_that_starts_no_more_threads_lets_go_at_once(tmp_path, mo
     write_file(tmp_path / "out", plan_of(b"!"))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert (tmp_path / "out").read_bytes() == b"head!"
+
+
+@pytest.mark.parametrize("pid", ["999999999", str(os.getpid())])
+def test_what_a_killed_save_left_is_removed_by_a_later_one(tmp_path, pid):
+    old, new = tmp_path / f"out.bpk.{pid}-900000.tmp", tmp_path / f"out.bpk.{pid}-900001.tmp"
+    nested = tmp_path / f"out.bpk.{pid}-1.tmp.{pid}-900002.tmp"
+    other, alive = tmp_path / f"out2.bpk.{pid}-0.tmp", tmp_path / "out.bpk.1-0.tmp"
+    for file in (old, new, nested, other, alive):
+        file.write_bytes(b"left")
+    for file in (old, nested, other, alive):
+        os.utime(file, (0, 0))
+    write_file(tmp_path / "out.bpk", plan_of(b"!"))
+    assert {file.name for file in tmp_path.iterdir()} == {"out.bpk", new.name, other.name, alive.name}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from firekeep import reading
 from firekeep.blobs import FileSource, MemorySource
 from firekeep.errors import LimitError, TruncatedError
-from firekeep.reading import read_windows
+from firekeep.reading import read_into, read_windows
 
 DATA = bytes(np.random.default_rng(7).integers(0, 256, 70_000, dtype=np.uint8))
 
@@ -214,3 +214,55 @@ def test_a_system_without_advice_reads_as_well(path, monkeypatch):
     (view,) = read_windows([(source, 0, len(DATA))])
     source.close()
     assert view == DATA
+
+
+@settings(deadline=None)
+@given(windows_of_data)
+def test_windows_are_read_into_memory_that_is_there(path, windows):
+    source = FileSource(path)
+    targets = [memoryview(bytearray(b"\xee" * length)) for _, length in windows]
+    finished: list[int] = []
+    read_into([(source, offset, length) for offset, length in windows], targets, finished)
+    source.close()
+    assert [bytes(view) for view in targets] == [DATA[offset : offset + length] for offset, length in windows]
+    assert sorted(finished) == list(range(len(windows)))
+
+
+@settings(deadline=None)
+@given(windows=windows_of_data, in_memory=st.booleans())
+def test_seams_between_jobs_lose_nothing(path, windows, in_memory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "JOB", 1000)
+        patch.setattr(reading, "GAP", 100)
+        patch.setattr(reading, "_VECTORS", 4)
+        source = MemorySource(DATA) if in_memory else FileSource(path)
+        targets = [memoryview(bytearray(length)) for _, length in windows]
+        finished: list[int] = []
+        read_into([(source, offset, length) for offset, length in windows], targets, finished)
+        source.close()
+    assert [bytes(view) for view in targets] == [DATA[offset : offset + length] for offset, length in windows]
+    assert sorted(finished) == list(range(len(windows)))
+
+
+def test_a_failed_read_tells_which_windows_came(path, monkeypatch):
+    monkeypatch.setattr(reading, "JOB", 1000)
+    monkeypatch.setattr(reading, "THREADS", 1)
+    source = FileSource(path)
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, views, offset: 0 if offset == 3500 else real(fd, views, offset))
+    targets = [memoryview(bytearray(2500)) for _ in range(3)]
+    finished: list[int] = []
+    with pytest.raises(TruncatedError, match="ends at 3500 now"):
+        read_into([(source, start, 2500) for start in (0, 2500, 5000)], targets, finished)
+    source.close()
+    assert finished == [0]
+    assert bytes(targets[0]) == DATA[:2500]
+
+
+def test_memory_of_another_length_is_refused(path):
+    source = FileSource(path)
+    with pytest.raises(ValueError, match="10 bytes does not fit a target of 9"):
+        read_into([(source, 0, 10)], [memoryview(bytearray(9))], [])
+    with pytest.raises(TruncatedError):
+        read_into([(source, len(DATA) - 5, 10)], [memoryview(bytearray(10))], [])
+    source.close()

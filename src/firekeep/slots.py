@@ -1,0 +1,100 @@
+"""Places in a model that want a tensor, and the layers they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, overload
+
+from firekeep.dtypes import DType
+from firekeep.ids import ParamId
+
+Convention = Literal["torch", "burn"]
+"""How the tensors of layers are named and laid out: PyTorch's way, or Burn's."""
+
+_NO_FACTS: Mapping[str, int | bool | str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A layer of a known kind in a model.
+
+    `kind` is a row of the table of layouts ("linear", "batch_norm"), `path` the layer's name in the model, "" for the model itself.
+    `facts` are what a row may need and no tensor tells: `norm_first`, `num_layers`, `bidirectional`. `parent` is the nearest layer of
+    a known kind around it, where that one has names of its own for its children.
+    """
+
+    kind: str
+    path: str
+    parent: Layer | None = None
+    facts: Mapping[str, int | bool | str] = field(default_factory=lambda: _NO_FACTS)
+
+
+# Not frozen, as a TensorEntry is not: a model may have tens of thousands.
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """A place in a model that wants a tensor, described without initialising it.
+
+    `path` is the model's own name for it. `shape` is what a file in the model's own convention holds, which is not the shape in memory
+    where a layer keeps its weight another way round. `containers` names what owns each segment of the path, as Burn does
+    ("Struct:Net", "Vec", "Enum:Layer"): its last `Struct:` or `Enum:` is the type that owns the tensor.
+    `tied_to` is the path of the slot that is the same tensor, met earlier. `problem`, where set, says why nothing can be put there.
+    """
+
+    path: str
+    dtype: DType
+    shape: tuple[int, ...]
+    layer: Layer | None = None
+    containers: tuple[str, ...] = ()
+    param_id: ParamId | None = None
+    trainable: bool = False
+    tied_to: str | None = None
+    problem: str | None = None
+
+    @property
+    def role(self) -> str:
+        """The slot's name within its layer: "weight", "in_proj_weight"; the whole path where the layer's kind is not known."""
+        if self.layer is None or not self.layer.path:
+            return self.path
+        return self.path[len(self.layer.path) + 1 :]
+
+    @property
+    def owner(self) -> str:
+        """The name of the type that owns the tensor ("Linear"), or "" where no container says so."""
+        for label in reversed(self.containers):
+            kind, _, name = label.partition(":")
+            if kind in ("Struct", "Enum") and name:
+                return name
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline(Sequence[Slot]):
+    """All slots of a model, in the order it declares them.
+
+    `convention` says how the model's layers lie: None where nothing is known of its layers (a tree of arrays). `layers` are those of
+    known kinds. `modules` are the paths of all parts of the model, those without tensors too (an activation in a list takes an index).
+    """
+
+    slots: tuple[Slot, ...]
+    convention: Convention | None = None
+    layers: tuple[Layer, ...] = ()
+    modules: frozenset[str] = field(default_factory=frozenset)
+
+    @overload
+    def __getitem__(self, index: int) -> Slot: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Slot, ...]: ...
+    def __getitem__(self, index: int | slice) -> Slot | tuple[Slot, ...]:
+        return self.slots[index]
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self.slots)
+
+    def paths(self) -> list[str]:
+        """List the names of all slots."""
+        return [slot.path for slot in self.slots]
