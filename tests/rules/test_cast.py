@@ -15,7 +15,7 @@ from firekeep.blobs import DeferredBlob, MemoryBlob
 from firekeep.dtypes import BY_NAME, TABLE
 from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import RuleError
-from firekeep.rules import Losses, can_cast, cast, cast_target
+from firekeep.rules import HALF_PRECISION_TYPES, Losses, can_cast, cast, cast_target, half_precision
 from firekeep.rules.cast import CASTABLE
 
 SMALL = [name for name in CASTABLE if name not in ("F64", "F32")]
@@ -252,3 +252,67 @@ def test_numbers_are_told_apart_by_their_bits(name: str):
     assert np.array_equal(floats.is_finite(array), np.isfinite(numbers))
     assert np.array_equal(floats.is_nan(array), np.isnan(numbers))
     assert floats.count_nonzero(array) == np.count_nonzero(numbers)
+
+
+OWNERS = {
+    "fc.weight": "Linear",
+    "bn.running_var": "BatchNorm",
+    "own": "",
+    "rms.gamma": "Struct:RMSNorm",
+    "inorm.weight": "InstanceNorm2d",
+    "act.alpha": "PReLU",
+    "mine.w": "Enum:MyModule",
+}
+
+
+def halved(target: str, source: str = "F32", **options) -> dict[str, str]:
+    entries = [entry_of(name, np.ones(2, numpy_dtype(BY_NAME[source]))) for name in OWNERS]
+    made = half_precision(entries, BY_NAME[target], Losses(), owner_of=OWNERS.__getitem__, **options)
+    return {entry.name: entry.dtype.name for entry in made}
+
+
+@pytest.mark.parametrize("target", ["F16", "BF16"])
+def test_half_precision_is_for_the_layers_that_bear_it(target: str):
+    made = halved(target)
+    assert {name for name, dtype in made.items() if dtype == target} == {
+        "fc.weight",
+        "rms.gamma",
+        "inorm.weight",
+        "act.alpha",
+    }
+    assert {dtype for name, dtype in made.items()} == {target, "F32"}
+
+
+def test_half_precision_is_taken_back_for_the_same_layers():
+    made = halved("F32", source="F16")
+    assert (made["fc.weight"], made["bn.running_var"]) == ("F32", "F16")
+
+
+def test_types_of_ones_own_take_part_when_they_are_named():
+    assert halved("F16", types={*HALF_PRECISION_TYPES, "MyModule"})["mine.w"] == "F16"
+    assert halved("F16", types={"Enum:MyModule"})["fc.weight"] == "F32"
+    assert halved("F16", types=HALF_PRECISION_TYPES - {"Linear"})["fc.weight"] == "F32"
+
+
+@pytest.mark.parametrize("source", ["F8_E4M3", "I32", "BOOL"])
+def test_half_precision_leaves_small_floats_and_what_is_no_float(source: str):
+    assert set(halved("F16", source=source).values()) == {source}
+
+
+def test_there_are_fourteen_types_and_batch_norm_is_none():
+    assert len(HALF_PRECISION_TYPES) == 14
+    assert "BatchNorm" not in HALF_PRECISION_TYPES
+
+
+@pytest.mark.parametrize("target", ["F64", "F8_E4M3", "I32"])
+def test_half_precision_of_another_width_is_refused(target: str):
+    with pytest.raises(RuleError, match=f"and not {target}"):
+        halved(target)
+
+
+def test_what_half_precision_loses_is_counted():
+    losses = Losses()
+    entry = entry_of("w", np.array([1e6, 1e-9], np.float32))
+    [made] = half_precision([entry], BY_NAME["F16"], losses, owner_of=lambda name: "Linear")
+    made.read()
+    assert losses == Losses(overflowed={"w": 1}, vanished={"w": 1})

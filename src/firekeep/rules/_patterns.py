@@ -9,6 +9,7 @@ from firekeep.errors import RuleError
 
 Pattern = str | re.Pattern[str]
 
+_FLAGS = {"a": re.ASCII, "i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
 _RUST_GROUP = re.compile(r"\(\?<(?=[A-Za-z_])")
 
 
@@ -38,3 +39,10 @@ def compile_all(patterns: Pattern | Iterable[Pattern], *, role: str) -> tuple[re
     if not isinstance(patterns, Iterable):
         raise RuleError(f"{role}: {patterns!r} is {type(patterns).__name__}, where regular expressions are due")
     return tuple(compile_pattern(pattern, role=role) for pattern in patterns)
+
+
+def pattern_text(pattern: re.Pattern[str]) -> str:
+    """Write a pattern as text that says all of it, its flags too."""
+    told = re.compile(pattern.pattern).flags
+    letters = "".join(letter for letter, flag in _FLAGS.items() if pattern.flags & flag and not told & flag)
+    return f"(?{letters}){pattern.pattern}" if letters else pattern.pattern

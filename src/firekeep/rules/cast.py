@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,66 @@ def cast(entry: TensorEntry, target: DType, losses: Losses) -> TensorEntry:
     if entry.dtype.numpy == target.numpy:  # Flex32 is F32 by another name
         return replace(entry, dtype=target)
     return replace(entry, dtype=target, blob=CastBlob(entry, entry.dtype, target, losses))
+
+
+HALF_PRECISION_TYPES = frozenset(
+    (
+        "Linear",
+        "Embedding",
+        "Conv1d",
+        "Conv2d",
+        "Conv3d",
+        "ConvTranspose1d",
+        "ConvTranspose2d",
+        "ConvTranspose3d",
+        "DeformConv2d",
+        "LayerNorm",
+        "GroupNorm",
+        "InstanceNorm",
+        "RmsNorm",
+        "PRelu",
+    )
+)
+"""The types whose tensors Burn keeps in half precision. BatchNorm is none: its running variance would vanish in F16."""
+
+_HALF_TARGETS = ("F16", "BF16", "F32")
+_HALF_SOURCES = ("F64", "F32", "FLEX32", "F16", "BF16")
+_DIMENSIONS = re.compile(r"(?<=^instancenorm)[123]d$")
+
+
+def half_precision(
+    entries: Iterable[TensorEntry],
+    target: DType,
+    losses: Losses,
+    *,
+    owner_of: Callable[[str], str],
+    types: Iterable[str] = HALF_PRECISION_TYPES,
+) -> list[TensorEntry]:
+    """Cast the tensors that layers of these types own to F16 or BF16, or to F32 to take it back; the others stay as they are.
+
+    `owner_of` gives the type that owns a tensor of this name: "Linear", or "Struct:Linear" as Burn labels it, and "" where that is not
+    known. Types are told by their names in any spelling, Burn's `RmsNorm` and PyTorch's `RMSNorm`, `InstanceNorm2d` too. Floats of 8 bits
+    are left alone. Raises `RuleError` for another target.
+    """
+    if target.name not in _HALF_TARGETS:
+        raise RuleError(
+            f"half precision is F16 or BF16, or F32 to take it back, and not {target.name}",
+            remedy="Cast to other types without regard to layers.",
+        )
+    chosen = frozenset(map(_spelling, types))
+    return [
+        cast(entry, target, losses) if _is_wide(entry) and _spelling(owner_of(entry.name)) in chosen else entry
+        for entry in entries
+    ]
+
+
+def _is_wide(entry: TensorEntry) -> bool:
+    return entry.dtype is not None and entry.dtype.name in _HALF_SOURCES
+
+
+def _spelling(owner: str) -> str:
+    """Give the name of a type without its label and its capitals."""
+    return _DIMENSIONS.sub("", owner.rpartition(":")[2].lower())
 
 
 class CastBlob(Blob):

@@ -1,0 +1,18 @@
+"""How layers of a kind name and lay their tensors: one table, read in both directions."""
+
+from firekeep.rules.layout._like import layers_from_like
+from firekeep.rules.layout._names import rename_paths, spellings, translate_layers
+from firekeep.rules.layout._row import CONVENTIONS
+from firekeep.rules.layout._table import KINDS
+from firekeep.rules.layout._translate import Translation, translate
+
+__all__ = [
+    "CONVENTIONS",
+    "KINDS",
+    "Translation",
+    "layers_from_like",
+    "rename_paths",
+    "spellings",
+    "translate",
+    "translate_layers",
+]
