@@ -1,0 +1,69 @@
+"""The family of bridges: objects of frameworks described as slots and entries, and filled. One row a member, none imported unasked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, cast
+
+from firekeep.bridges._protocol import Bridge, Filling, check_fillings
+from firekeep.entry import TensorEntry
+from firekeep.errors import UnsupportedError
+from firekeep.slots import Outline
+
+__all__ = [
+    "BRIDGES",
+    "Bridge",
+    "BridgeRow",
+    "Filling",
+    "bridge_of",
+    "check_fillings",
+    "entries_of",
+    "slots_of",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeRow:
+    """A row of the table: a member's name, what it takes in words, and its door, imported when used."""
+
+    name: str
+    takes: str
+
+    def door(self) -> Bridge:
+        """Give the member: its module is the bridge."""
+        return cast(Bridge, import_module(f"firekeep.bridges.{self.name}"))
+
+
+# In this order: the first that owns an object has it.
+BRIDGES = {
+    row.name: row
+    for row in (
+        BridgeRow(name="torch", takes="a torch.nn.Module"),
+        BridgeRow(name="native", takes="a firekeep.Module"),
+        BridgeRow(name="plain", takes="dicts, lists or dataclasses of arrays"),
+    )
+}
+
+
+def bridge_of(obj: object) -> Bridge:
+    """Find the member that owns an object; raises `UnsupportedError`, naming its type and what is taken."""
+    for row in BRIDGES.values():
+        bridge = row.door()
+        if bridge.owns(obj):
+            return bridge
+    kind = type(obj)
+    raise UnsupportedError(
+        f"an object of type {kind.__module__}.{kind.__qualname__} holds no tensors that can be told",
+        remedy=f"Give {' or '.join(row.takes for row in BRIDGES.values())}.",
+    )
+
+
+def slots_of(obj: Any) -> Outline:
+    """Describe the places of a model that want tensors, without initialising any."""
+    return bridge_of(obj).outline(obj)
+
+
+def entries_of(obj: Any) -> list[TensorEntry]:
+    """Describe the tensors a model holds, without copying any."""
+    return bridge_of(obj).entries(obj)

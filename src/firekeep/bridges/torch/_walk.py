@@ -1,0 +1,147 @@
+"""Every place of a torch model that holds a tensor, in the order and under the names of its state dict."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from firekeep.bridges.torch._layers import PARENTS, class_of, facts_of, is_list, is_packed, kind_of, label_of
+from firekeep.garbage import collector_paused
+from firekeep.slots import Layer
+
+# Modules that only stand around another one: where they are defined, their class, and what they call the one inside.
+_WRAPPERS = (
+    ("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod"),
+    ("torch.nn.parallel.distributed", "DistributedDataParallel", "module"),
+    ("torch.nn.parallel.data_parallel", "DataParallel", "module"),
+    ("torch.distributed.algorithms._checkpoint.checkpoint_wrapper", "ActivationWrapper", "_checkpoint_wrapped_module"),
+)
+
+
+# Not frozen, as a Slot is not: a model may have tens of thousands.
+@dataclass(slots=True)
+class Place:
+    """A parameter or persistent buffer: where it hangs, and what hangs there now.
+
+    `value` is None where a module keeps its weights packed.
+    """
+
+    path: str
+    module: nn.Module
+    name: str
+    value: torch.Tensor | None
+    layer: Layer | None
+    containers: tuple[str, ...]
+    is_parameter: bool = False
+
+
+@dataclass(slots=True)
+class Walk:
+    """All places of a model, its layers of known kinds, and the paths of all its parts."""
+
+    places: list[Place] = field(default_factory=list)
+    layers: list[Layer] = field(default_factory=list)
+    modules: set[str] = field(default_factory=set)
+
+
+def walk(root: nn.Module) -> Walk:
+    """Walk a model as its state dict does, through the wrappers of `torch.compile` and data parallelism, whose names are left out.
+
+    Buffers that are not persistent are no places, nor is the extra state of modules, which is no tensor.
+    """
+    walker = _Walker()
+    with collector_paused():
+        walker.visit(root, "", (), None, None)
+    return walker.found
+
+
+@dataclass(slots=True)
+class _Class:
+    """What is known of a module by its class alone."""
+
+    kind: str | None
+    label: str
+    is_list: bool
+
+
+class _Walker:
+    def __init__(self) -> None:
+        self.found = Walk()
+        self._classes: dict[type, _Class] = {}
+        self._wrappers = [
+            (getattr(sys.modules[place], name), inner)
+            for place, name, inner in _WRAPPERS
+            if hasattr(sys.modules.get(place), name)  # of a class that nobody imported there is no object
+        ]
+
+    def visit(
+        self,
+        module: nn.Module,
+        path: str,
+        containers: tuple[str, ...],
+        parent: Layer | None,
+        around: Layer | None,
+    ) -> None:
+        """Add the places of a module, then those of its children. `around` is the layer whose own tensors these are."""
+        module = self._unwrap(module)
+        known = self._class(module)
+        layer = around
+        if known.kind is not None:
+            layer = Layer(kind=known.kind, path=path, parent=parent, facts=facts_of(module, known.kind))
+            self.found.layers.append(layer)
+            if known.kind in PARENTS:
+                parent = layer
+        prefix = f"{path}." if path else ""
+        inside = (*containers, f"Struct:{known.label}")
+        if is_packed(module):
+            self.found.places.append(Place(f"{prefix}weight", module, "weight", None, layer, inside))
+            return
+        listed = (*containers, "Vec") if known.is_list else inside
+        passed = around if known.kind is None else None
+        places = self.found.places
+        for name, value, is_parameter in _tensors(module):
+            owner = listed if name.isdecimal() else inside
+            places.append(Place(prefix + name, module, name, value, layer, owner, is_parameter=is_parameter))
+        for name, child in _children(module):
+            below = prefix + name
+            self.found.modules.add(below)
+            # A list of parametrizations belongs to the layer it parametrizes; any other child is a layer of its own, or of none.
+            belongs = layer if name == "parametrizations" else passed
+            self.visit(child, below, listed if name.isdecimal() else inside, parent, belongs)
+
+    def _unwrap(self, module: nn.Module) -> nn.Module:
+        while True:
+            inner = next((name for cls, name in self._wrappers if isinstance(module, cls)), None)
+            if inner is None:
+                return module
+            inside: Any = module._modules[inner]  # noqa: SLF001 - wrappers hand other attributes on to the module inside
+            module = inside
+
+    def _class(self, module: nn.Module) -> _Class:
+        known = self._classes.get(type(module))
+        if known is None:
+            written = class_of(module)
+            known = _Class(kind_of(written), label_of(module), is_list(written))
+            if written is type(module) and not isinstance(module, torch.jit.ScriptModule):
+                self._classes[written] = known
+        return known
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
+    """Give parameters, then persistent buffers: as a state dict is made, further names of a tied tensor included."""
+    for name, value in module._parameters.items():  # noqa: SLF001
+        if value is not None:
+            yield name, value, True
+    fleeting = getattr(module, "_non_persistent_buffers_set", ())
+    for name, buffer in module._buffers.items():  # noqa: SLF001
+        if buffer is not None and name not in fleeting:
+            yield name, buffer, False
+
+
+def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [(name, child) for name, child in module._modules.items() if child is not None]  # noqa: SLF001
