@@ -1,0 +1,106 @@
+"""A report of a load in words, for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from firekeep.folding import fold
+from firekeep.wording import WIDTH, count, lines, quote, some
+
+if TYPE_CHECKING:
+    from firekeep.report._report import LoadReport
+
+_SHOWN = 10
+"""Lines of a list that are shown."""
+
+
+def tell(report: LoadReport) -> str:
+    """Tell the whole report: the verdict, what was done, what is wrong, what would help."""
+    place, said = f"{report.source or 'the file'}:", verdict(report)
+    head = [f"{place} {said}"] if len(f"{place} {said}") <= WIDTH else [place, *lines([said])]
+    return "\n".join((*head, *_body(report)))
+
+
+def verdict(report: LoadReport) -> str:
+    """Say in one sentence what came of the load."""
+    model = report.target or "the model"
+    done = len(report.applied)
+    number = count(done, "tensor") if done == report.wanted else f"{done:,} of {count(report.wanted, 'tensor')}"
+    if report.refusals:
+        reasons = ", ".join(report.refusals)
+        said = (
+            f"would not be loaded into {model}" if report.dry_run else f"not loaded into {model}, nothing was changed"
+        )
+        return f"{said}: {reasons}"
+    if report.failed:
+        return f"reading broke off; {number} of {model} had been set"
+    return f"{number} {'would be loaded' if report.dry_run else 'loaded'} into {model}"
+
+
+def _body(report: LoadReport) -> Iterator[str]:
+    yield from lines(_done(report))
+    yield from _listed("errors", [(str(problem), 1) for problem in report.errors])
+    near = {name: one.name for name, one in report.suggestions.items()}
+    yield from _listed("missing in the file", _folded(report.missing, report.missing_shapes, near))
+    yield from _listed("in the file only", _folded(report.unused, report.unused_shapes, {}))
+    yield from _listed("in doubt, so not taken", [(str(one), 1) for one in report.ambiguities])
+    for remedy in report.remedies:
+        yield from lines([f"remedy: {remedy.reason}"])
+        yield from (f"      {spelled}" for spelled in (remedy.python, remedy.cli) if spelled)
+    yield from lines(f"note: {note}" for note in report.notes)
+
+
+def _done(report: LoadReport) -> Iterator[str]:
+    yield from report.steps
+    for (old, new), number in Counter(report.casts.values()).items():
+        yield f"{'would be cast' if report.dry_run else 'cast'}: {count(number, 'tensor')} {old} -> {new}"
+    if report.losses:
+        worst = sorted(report.losses, key=lambda name: -report.losses[name])
+        shown = ", ".join(f"{quote(name)} {report.losses[name]:,}" for name in worst[:3])
+        more = f" and {len(worst) - 3:,} more tensors" if len(worst) > 3 else ""
+        total = count(sum(report.losses.values()), "number")
+        yield f"WARNING: {total} became infinite or NaN in the cast: {shown}{more}"
+    if report.ids_restored:
+        yield f"{count(report.ids_restored, 'parameter id')} restored"
+    for what, names in (
+        ("left out by the filter", report.skipped),
+        ("without a counterpart on the other side", report.no_counterpart),
+    ):
+        if names:
+            yield f"{what}: {count(len(names), 'tensor')} ({some([one.label for one in fold(names)], 2)})"
+
+
+def _listed(title: str, told: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Give a title with the number of all, the first lines, and how many are not shown; a line may stand for several."""
+    total = sum(number for _, number in told)
+    if total:
+        yield f"  {title}: {total:,}"
+        yield from lines((text for text, _ in told[:_SHOWN]), indent="    ")
+    if rest := total - sum(number for _, number in told[:_SHOWN]):
+        yield f"    ... and {rest:,} more"
+
+
+def _folded(
+    names: Sequence[str], shapes: Mapping[str, tuple[int, ...]], near: Mapping[str, str]
+) -> list[tuple[str, int]]:
+    """Put names of one shape together where they, and what is suggested for them, are alike but for numbers."""
+    kinds: dict[tuple[tuple[int, ...] | None, bool], list[str]] = {}
+    for name in names:
+        kinds.setdefault((shapes.get(name), name in near), []).append(name)
+    places = {name: place for place, name in enumerate(names)}
+    told: dict[int, tuple[str, int]] = {}
+    for (shape, _), group in kinds.items():
+        for one in fold(group):
+            hints = fold(near[name] for name in one.names if name in near)
+            alike = [(one.label, one.names)] if len(hints) <= 1 else [(name, (name,)) for name in one.names]
+            for label, members in alike:
+                hint = hints[0].label if len(hints) == 1 else near.get(members[0])
+                told[places[members[0]]] = (_line(label, shape, hint), len(members))
+    return [told[place] for place in sorted(told)]
+
+
+def _line(label: str, shape: tuple[int, ...] | None, near: str | None) -> str:
+    text = quote(label) if shape is None else f"{quote(label)} {list(shape)}"
+    return text if near is None else f"{text}; near: {quote(near)}"
