@@ -30,6 +30,7 @@ import firekeep
 from firekeep.cli import run
 from firekeep.dtypes import dtype as dtype_row
 from firekeep.entry import TensorEntry
+from firekeep.wording import count
 
 ADDRESS_SPACE = 6 << 30
 WALL_SECONDS = 60
@@ -150,13 +151,13 @@ def judge(case: Case) -> Verdict:
         return verdict
     with opened:
         kind = f"{opened.format} {opened.variant}".rstrip()
-        verdict.seen = f"{kind}, {len(opened)} tensors"
+        verdict.seen = f"{kind}, {count(len(opened), 'tensor')}"
         if case.tensors:
             verdict.faults += list(compare(opened, case))
         elif case.truth is not None:
             verdict.seen = "; ".join((f"{kind}, no tensors", *opened.notes))
             if len(opened) and "burn reads it" not in case.description:
-                verdict.faults.append(f"{len(opened)} tensors where none are: {opened.keys()[:3]}")
+                verdict.faults.append(f"{count(len(opened), 'tensor')} where none are: {opened.keys()[:3]}")
             verdict.faults += judge_cause(case, verdict.seen, None)
         verdict.faults += list(compare_beside(opened, case))
     return verdict

@@ -26,18 +26,43 @@ from firekeep.errors import (
 )
 
 if TYPE_CHECKING:
+    from firekeep.adapters import (
+        BurnToPyTorchAdapter,
+        FloatCastAdapter,
+        HalfPrecisionAdapter,
+        PyTorchToBurnAdapter,
+        chain,
+    )
     from firekeep.api import convert, diff, doctor, load_file, open, save_bytes, save_file, scan, verify
+    from firekeep.bridges import entries_of, slots_of
     from firekeep.dtypes import DType, QuantScheme
     from firekeep.entry import TensorEntry
     from firekeep.ids import ParamId
     from firekeep.limits import Limits
+    from firekeep.models import apply, collect, load_into, preview, renamed_keys, save, saved_metadata
+    from firekeep.report import LoadError, LoadReport, NothingMatchedError
+    from firekeep.rules import KeyRemapper, PathFilter
     from firekeep.scalars import Scalar
+    from firekeep.slots import Layer, Outline, Slot
+    from firekeep.stores import BurnpackStore, PytorchStore, SafetensorsStore
 
 _HOMES = {
     **dict.fromkeys(
         ("convert", "diff", "doctor", "load_file", "open", "save_bytes", "save_file", "scan", "verify"),
         "firekeep.api",
     ),
+    **dict.fromkeys(
+        ("apply", "collect", "load_into", "preview", "renamed_keys", "save", "saved_metadata"), "firekeep.models"
+    ),
+    **dict.fromkeys(
+        ("BurnToPyTorchAdapter", "FloatCastAdapter", "HalfPrecisionAdapter", "PyTorchToBurnAdapter", "chain"),
+        "firekeep.adapters",
+    ),
+    **dict.fromkeys(("entries_of", "slots_of"), "firekeep.bridges"),
+    **dict.fromkeys(("LoadError", "LoadReport", "NothingMatchedError"), "firekeep.report"),
+    **dict.fromkeys(("KeyRemapper", "PathFilter"), "firekeep.rules"),
+    **dict.fromkeys(("Layer", "Outline", "Slot"), "firekeep.slots"),
+    **dict.fromkeys(("BurnpackStore", "PytorchStore", "SafetensorsStore"), "firekeep.stores"),
     "DType": "firekeep.dtypes",
     "Limits": "firekeep.limits",
     "ParamId": "firekeep.ids",
@@ -47,23 +72,38 @@ _HOMES = {
 }
 
 __all__ = [
+    "BurnToPyTorchAdapter",
+    "BurnpackStore",
     "DType",
     "DigestError",
     "DiskFullError",
     "EntryError",
     "ExistsError",
     "FirekeepError",
+    "FloatCastAdapter",
     "FormatError",
+    "HalfPrecisionAdapter",
     "HeaderError",
+    "KeyRemapper",
+    "Layer",
     "LimitError",
     "Limits",
+    "LoadError",
+    "LoadReport",
     "MetadataError",
     "MissingExtraError",
+    "NothingMatchedError",
+    "Outline",
     "ParamId",
+    "PathFilter",
+    "PyTorchToBurnAdapter",
+    "PytorchStore",
     "QuantScheme",
     "RuleError",
+    "SafetensorsStore",
     "Scalar",
     "ScalarError",
+    "Slot",
     "TensorEntry",
     "TensorNotFoundError",
     "TruncatedError",
@@ -71,14 +111,24 @@ __all__ = [
     "UnsupportedError",
     "WrongFormatError",
     "__version__",
+    "apply",
+    "chain",
+    "collect",
     "convert",
     "diff",
     "doctor",
+    "entries_of",
     "load_file",
+    "load_into",
     "open",
+    "preview",
+    "renamed_keys",
+    "save",
     "save_bytes",
     "save_file",
+    "saved_metadata",
     "scan",
+    "slots_of",
     "verify",
 ]
 

@@ -14,10 +14,10 @@ from firekeep.opened import OpenedFile, Readable, diagnose_file, open_file, scan
 if TYPE_CHECKING:
     from firekeep.arrays import Array
     from firekeep.comparison import Comparison
-    from firekeep.conversion import ConversionReport
+    from firekeep.conversion import ConversionReport, DTypeLike
     from firekeep.formats._diagnose import Diagnosis
     from firekeep.formats.pytorch import ScanReport
-    from firekeep.rules import Pattern, Rule
+    from firekeep.rules import KeyRemapper, Pattern, Rule
     from firekeep.saving import Id, Progress
     from firekeep.verification import VerificationReport
 
@@ -50,6 +50,7 @@ def load_file(
     include: Pattern | Iterable[Pattern] = (),
     exclude: Pattern | Iterable[Pattern] = (),
     copy: bool = False,
+    allow_trailing: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> dict[str, Array]:
     """Give all tensors of a file as writable NumPy arrays, by name.
@@ -59,8 +60,9 @@ def load_file(
     them ends the process, as with any mapping. `copy=True` reads all into memory at once, in which nothing of that can happen.
 
     All names of a PyTorch file are given, with their full paths, unless `top_level_key` names a part. `include` and `exclude` are
-    regular expressions searched in these names. A name that the file ties to another gives the same array. Raises `UnsupportedError`
-    naming every tensor of which no array can be made, unless it is left out.
+    regular expressions searched in these names. A name that the file ties to another gives the same array. `allow_trailing=True`
+    takes a safetensors file with bytes after its last tensor. Raises `UnsupportedError` naming every tensor of which no array can be
+    made, unless it is left out.
 
     Example:
         >>> weights = firekeep.load_file("model.pt", exclude="num_batches_tracked")  # doctest: +SKIP
@@ -68,7 +70,7 @@ def load_file(
     from firekeep import loading
     from firekeep.rules import PathFilter
 
-    options = OpenOptions(limits=limits, top_level_key=top_level_key or None)
+    options = OpenOptions(limits=limits, top_level_key=top_level_key or None, allow_trailing=allow_trailing)
     return loading.load_file(source, options, chosen=PathFilter.of(include=include, exclude=exclude), copy=copy)
 
 
@@ -158,8 +160,10 @@ def convert(
     *,
     include: Pattern | Iterable[Pattern] = (),
     exclude: Pattern | Iterable[Pattern] = (),
-    rename: Rule | Iterable[Rule] | Mapping[str, str] = (),
-    dtype: str | None = None,
+    rename: Rule | Iterable[Rule] | Mapping[str, str] | KeyRemapper = (),
+    dtype: DTypeLike | None = None,
+    layout: str | None = None,
+    like: Any = None,
     top_level_key: str | None = None,
     metadata: Mapping[str, str] | None = None,
     digest: bool = False,
@@ -176,13 +180,19 @@ def convert(
     r"""Write the tensors of one file to another, one tensor at a time, and report all that was done to them.
 
     In this order: `include` and `exclude` (regular expressions, searched) choose by the source's names; floats are cast to `dtype`
-    ("bf16", "f32" ...; integers stay), rounded to the nearest; `rename` rules ('PATTERN=>REPLACEMENT' or pairs; groups as `\1` or
-    `$1`) change names, each seeing what the last one made. Two tensors of one name are refused.
+    ("bf16", "f32" ..., or NumPy's, JAX's or PyTorch's own; integers stay), rounded to the nearest; `rename` rules
+    ('PATTERN=>REPLACEMENT' or pairs; groups as `\1` or `$1`) change names, each seeing what the last one made. Two tensors of one
+    name are refused.
 
     Of a PyTorch checkpoint in which one part is a model that part is taken, and the report counts what was left out;
     `top_level_key` names a part, "" takes all. The source's metadata is kept, `metadata` goes over it. What the new format cannot
     hold beside tensors is dropped and reported; a tensor it cannot hold is refused by name. Tensors keep their layout, which a file
-    that would not be expected to have it names under the metadata key `firekeep.layout`.
+    that would not be expected to have it names under the metadata key `firekeep.layout`. `layout` ("torch", "burn") gives them another,
+    before floats are cast: what layers they belong to is told by a whole-model pickle, or by `like`, a model or a file in that layout
+    with the same names. Without either it is refused.
+
+    A source with digests (`digest=True`) is compared with them as it is read, `DigestError` names the tensor that differs, and the new
+    file gets its own. A source without tensors is refused. The checksums inside a PyTorch zip archive are `verify`'s to check.
 
     `max_shard_size` ("5GB") writes a set of files with an index, into a folder or beside `dst`. A file may be converted onto itself.
     `dry_run=True` plans all of it, and writes nothing.
@@ -191,13 +201,16 @@ def convert(
         >>> print(firekeep.convert("run.ckpt", "model.safetensors", dtype="bf16"))  # doctest: +SKIP
     """
     from firekeep import conversion
+    from firekeep.layouts import check_layout
     from firekeep.rules import KeyRemapper, PathFilter, cast_target
     from firekeep.saving import check_metadata
 
     job = conversion.Job(
         chosen=PathFilter.of(include=include, exclude=exclude),
-        remapper=KeyRemapper.of(rename),
-        dtype=None if dtype is None else cast_target(dtype),
+        remapper=rename if isinstance(rename, KeyRemapper) else KeyRemapper.of(rename),
+        dtype=None if dtype is None else cast_target(conversion.name_dtype(dtype)),
+        layout=None if layout is None else check_layout(layout),
+        like=like,
         metadata=check_metadata(metadata or {}),
         digest=digest,
         max_shard_size=max_shard_size,
@@ -263,7 +276,8 @@ def diff(
 def scan(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> ScanReport:
     """Say what the pickles in a file would import and call if they were loaded. They are not: nothing is imported or called.
 
-    Any file may be given; one without pickles has nothing to say. `report.safe` sums it up.
+    Any file may be given; one without pickles has nothing to say. `report.safe` says that all names are known to be harmless;
+    `report.dangerous` lists those known to run code. Names that are neither are unknown: not safe, and not shown to be dangerous.
 
     Example:
         >>> print(firekeep.scan("downloaded.pt"))  # doctest: +SKIP

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from firekeep import digests
-from firekeep.entry import TensorEntry
-from firekeep.errors import FirekeepError, RuleError
+from firekeep.blobs import MemoryBlob
+from firekeep.entry import TensorEntry, tie_key
+from firekeep.errors import EntryError, FirekeepError, RuleError
 from firekeep.formats import FORMATS, OpenOptions
 from firekeep.opened import OpenedFile, Readable, narrow, open_file
 from firekeep.rules import PathFilter
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
     from firekeep.arrays import Array
 
 _NUMBERS = 1 << 20
+"""Numbers compared at a time, a multiple of eight: so many of any dtype are whole bytes."""
 _SHOWN = 50
+_FREE_BYTES = 512 << 20
+_TIMES = 8
+"""How many times over the files their tensors may be read for a comparison, and how much is read of any: views of one storage may
+overlap without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +182,9 @@ def diff(
             )
         common = [name for name in left if name in right]
         meter = Meter(sum(left[name].nbytes + right[name].nbytes for name in common) if values else 0, progress)
-        changes = {name: _compare(left[name], right[name], values=values, meter=meter) for name in common}
+        room = _FREE_BYTES + _TIMES * (_held(first) + _held(second))
+        comparer = _Comparer(values=values, meter=meter, room=room)
+        changes = {name: comparer.compare(left[name], right[name]) for name in common}
         same = [name for name in common if changes[name] is None]
         return Comparison(
             a=first.path,
@@ -229,39 +237,66 @@ def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> dict[st
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _compare(a: TensorEntry, b: TensorEntry, *, values: bool, meter: Meter) -> TensorChange | None:
-    """Compare one tensor; None when it is the same in both."""
-    change = TensorChange(
-        name=a.name,
-        dtypes=(str(a.dtype), str(b.dtype)),
-        shapes=(a.shape, b.shape),
-        numel=a.numel,
-        problem=next((f"cannot be compared: {entry.problem}" for entry in (a, b) if entry.problem is not None), None),
-    )
-    alike = a.dtype == b.dtype and a.shape == b.shape
-    if change.problem is not None or a.shape != b.shape or not values:
-        meter.step(a.nbytes + b.nbytes if values else 0)
-        return None if alike and change.problem is None else change
-    try:
-        change = _measure(change, a, b)
-    except FirekeepError as error:
-        change = replace(change, problem=f"cannot be compared: {error.message}")
-    meter.step(a.nbytes + b.nbytes)
-    return None if alike and change.differing == 0 else change
+def _held(opened: OpenedFile) -> int:
+    """Say how many bytes a file, or all files of a set, have."""
+    return opened.source.size + sum(source.size for source in opened.container.sources)
+
+
+class _Comparer:
+    """Compares tensors one after the other: tied ones once, and no more bytes than `room` in all."""
+
+    def __init__(self, *, values: bool, meter: Meter, room: int) -> None:
+        self._values = values
+        self._meter = meter
+        self._room = room
+        self._known: dict[tuple[object, object], TensorChange] = {}
+
+    def compare(self, a: TensorEntry, b: TensorEntry) -> TensorChange | None:
+        """Compare one tensor; None when it is the same in both."""
+        change = TensorChange(
+            name=a.name,
+            dtypes=(str(a.dtype), str(b.dtype)),
+            shapes=(a.shape, b.shape),
+            numel=a.numel,
+            problem=next(
+                (f"cannot be compared: {entry.problem}" for entry in (a, b) if entry.problem is not None), None
+            ),
+        )
+        alike = a.dtype == b.dtype and a.shape == b.shape
+        if change.problem is not None or a.shape != b.shape or not self._values:
+            self._meter.step(a.nbytes + b.nbytes if self._values else 0)
+            return None if alike and change.problem is None else change
+        change = self._measure_once(change, a, b)
+        self._meter.step(a.nbytes + b.nbytes)
+        return None if alike and change.differing == 0 else change
+
+    def _measure_once(self, change: TensorChange, a: TensorEntry, b: TensorEntry) -> TensorChange:
+        one, other = tie_key(a), tie_key(b)
+        known = self._known.get((one, other)) if one and other else None
+        if known is not None:
+            return replace(known, name=change.name)
+        nbytes = a.nbytes + b.nbytes
+        if nbytes > self._room:
+            reason = f"{size(nbytes)} would have to be read, and the tensors before it took most of what files of this size are read for"
+            return replace(change, problem=f"cannot be compared: {reason}")
+        self._room -= nbytes
+        try:
+            change = _measure(change, a, b)
+        except FirekeepError as error:
+            change = replace(change, problem=f"cannot be compared: {error.message}")
+        if one and other:
+            self._known[one, other] = change
+        return change
 
 
 def _measure(change: TensorChange, a: TensorEntry, b: TensorEntry) -> TensorChange:
-    import numpy as np
-
-    first, second = (np.frombuffer(entry.read(), np.uint8) for entry in (a, b))
-    if a.dtype == b.dtype and _same_bytes(first, second):
+    if a.dtype == b.dtype and all(_same(first, second) for first, second in _pairs(a, b)):
         return replace(change, differing=0, max_abs=0.0)
-    left, right = _unpacked(a, first), _unpacked(b, second)
-    if left is None or right is None:
+    if a.require().numpy is None or b.require().numpy is None:
         return replace(change, problem="not numbers NumPy can compute with; the bytes differ")
     tally = _Tally()
-    for start in range(0, len(left), _NUMBERS):
-        tally.add(left[start : start + _NUMBERS], right[start : start + _NUMBERS])
+    for first, second in _pairs(a, b):
+        tally.add(_unpacked(a, first), _unpacked(b, second))
     return replace(
         change,
         differing=tally.differing,
@@ -271,24 +306,47 @@ def _measure(change: TensorChange, a: TensorEntry, b: TensorEntry) -> TensorChan
     )
 
 
-def _same_bytes(first: Array, second: Array) -> bool:
+def _same(first: memoryview, second: memoryview) -> bool:
     import numpy as np
 
-    step = 8 * _NUMBERS
-    return len(first) == len(second) and all(
-        np.array_equal(first[start : start + step], second[start : start + step])
-        for start in range(0, len(first), step)
-    )
+    return np.array_equal(np.frombuffer(first, np.uint8), np.frombuffer(second, np.uint8))
 
 
-def _unpacked(entry: TensorEntry, raw: Array) -> Array | None:
-    """Give a tensor's numbers in a row, or None for types without arithmetic."""
-    from firekeep.arrays import as_array, numpy_dtype
+def _pairs(a: TensorEntry, b: TensorEntry) -> Iterator[tuple[memoryview, memoryview]]:
+    """Give the bytes of two tensors of one shape in step: of the same `_NUMBERS` elements each time."""
+    return zip(*(_pieces(entry, entry.require().bits * _NUMBERS // 8) for entry in (a, b)), strict=True)
+
+
+def _pieces(entry: TensorEntry, size: int) -> Iterator[memoryview]:
+    """Give a tensor's bytes in pieces of exactly `size`, whatever pieces they come in; the last may be shorter."""
+    held = bytearray()
+    drawn = 0
+    for chunk in entry.blob.chunks():
+        drawn += chunk.nbytes
+        at = 0
+        if held:
+            at = min(size - len(held), chunk.nbytes)
+            held += chunk[:at]
+            if len(held) == size:
+                yield memoryview(held)
+                held = bytearray()
+        while chunk.nbytes - at >= size:
+            yield chunk[at : at + size]
+            at += size
+        held += chunk[at:]
+        del chunk  # the next piece is made when this one is gone
+    if drawn != entry.nbytes:
+        raise EntryError(f"{entry.nbytes} bytes were declared, {drawn} came", tensor=entry.name)
+    if held:
+        yield memoryview(held)
+
+
+def _unpacked(entry: TensorEntry, piece: memoryview) -> Array:
+    """Give a piece of a tensor's bytes as numbers in a row."""
+    from firekeep.arrays import as_array
 
     dtype = entry.require()
-    if dtype.numpy is None:
-        return None
-    return as_array(entry).reshape(-1) if dtype.bits < 8 else raw.view(numpy_dtype(dtype))
+    return as_array(replace(entry, shape=(piece.nbytes * 8 // dtype.bits,), blob=MemoryBlob(piece)))
 
 
 class _Tally:

@@ -37,6 +37,8 @@ class Limits:
     """Deflate cannot do better than about 1,032 to 1; a member that claims to is damaged."""
     tensor_bytes: int = 1 << 40
     """One tensor as it would lie in memory: expanded views count at their full size."""
+    expanded_bytes: int = 256 * MiB
+    """What all views of a PyTorch file that repeat elements may add to it, beyond eight times their storages."""
 
 
 DEFAULT_LIMITS = Limits()

@@ -16,6 +16,7 @@ from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import FirekeepError, RuleError, TensorNotFoundError
 from firekeep.formats import Container, OpenOptions, open_path, open_source
 from firekeep.scalars import Scalar
+from firekeep.slots import Layer
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -80,6 +81,16 @@ class OpenedFile:
     def subtrees(self) -> tuple[str, ...]:
         """Dotted paths in a PyTorch file that hold a model's tensors beside other things: for `top_level_key`."""
         return self._container.subtrees
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Layers of known kinds, in PyTorch's convention, where a PyTorch file holds a whole model: the names of classes tell them."""
+        return self._container.layers
+
+    @property
+    def submodules(self) -> frozenset[str]:
+        """Paths of the modules that a PyTorch file knows of, those without tensors too; empty where it says nothing of any."""
+        return self._container.submodules
 
     @property
     def source(self) -> Source:
@@ -187,7 +198,7 @@ def open_file(source: Readable, options: OpenOptions, *, private: bool = False) 
     See `firekeep.open`.
     """
     if isinstance(source, str | os.PathLike):
-        path = os.fspath(source)
+        path = require_name(source)
         if (opened := open_path(path, replace(options, private=private))) is not None:
             return _checked(OpenedFile(*opened), options)
     backing = source_of(source, private=private)
@@ -208,7 +219,7 @@ def _checked(opened: OpenedFile, options: OpenOptions) -> OpenedFile:
         raise RuleError(
             f"top_level_key={options.top_level_key!r} is for PyTorch files, and this is a {opened.format} file",
             path=opened.path,
-            remedy="Choose tensors by name with include.",
+            remedy="Leave it out. To choose tensors by name, use include of load_file or convert.",
         )
     return opened
 
@@ -223,9 +234,11 @@ def narrow(opened: OpenedFile, options: OpenOptions) -> OpenedFile:
 
 
 def scan_file(source: Readable, options: OpenOptions) -> ScanReport:
-    """Scan the pickles of any file; see `firekeep.scan`."""
-    from firekeep.formats.pytorch import scan_source
+    """Scan the pickles of any file, or of all files in a folder; see `firekeep.scan`."""
+    from firekeep.formats.pytorch import scan_folder, scan_source
 
+    if isinstance(source, str | os.PathLike) and (name := require_name(source)) and Path(name).is_dir():
+        return scan_folder(Path(name), options)
     backing = source_of(source)
     try:
         return scan_source(backing, options)
@@ -249,8 +262,16 @@ def diagnose_file(source: Readable, options: OpenOptions) -> Diagnosis:
 def source_of(source: Readable, *, private: bool = False) -> Source:
     """Give the bytes of one file, wherever they are."""
     if isinstance(source, str | os.PathLike):
-        return _source_of_path(os.fspath(source), private=private)
+        return _source_of_path(require_name(source), private=private)
     return _source_of(source, private=private)
+
+
+def require_name(path: str | os.PathLike[str]) -> str:
+    """Give a path as text; raises `RuleError` for one that the system cannot even be asked about."""
+    given = os.fsdecode(path)
+    if "\0" in given:
+        raise RuleError(f"the path {given!r} has a NUL character in it, which no file's name can hold")
+    return given
 
 
 def _source_of_path(path: str, *, private: bool) -> Source:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from firekeep import digests
 from firekeep.disk import WritePlan, to_bytes, write_file
 from firekeep.entry import TensorEntry, untied
-from firekeep.errors import FirekeepError, MetadataError, RuleError, ScalarError, UnsupportedError
+from firekeep.errors import FirekeepError, LimitError, MetadataError, RuleError, ScalarError, UnsupportedError
 from firekeep.formats import FORMATS, Contents, Format, format_for_suffix
 from firekeep.garbage import collector_paused
 from firekeep.ids import ParamId
 from firekeep.limits import Limits
+from firekeep.opened import require_name
 from firekeep.scalars import Scalar
 from firekeep.tensors import describe
 from firekeep.wording import some
@@ -98,11 +100,19 @@ def save_bytes(
     row = choose_format("", format)
     contents = gather(tensors, row, metadata=metadata, scalars=scalars, param_ids=param_ids, ties=ties)
     plan, observe, seal = prepare(contents, row, digest=digest, limits=limits)
-    return to_bytes(plan, observe=observe, seal=seal)
+    try:
+        return to_bytes(plan, observe=observe, seal=seal)
+    except MemoryError:
+        raise LimitError(
+            f"{plan.nbytes} bytes of memory are needed for the file, and the system refuses them",
+            actual=plan.nbytes,
+            remedy="Write it to disk with save_file, which needs memory for one tensor at a time.",
+        ) from None
 
 
 def choose_format(path: str | os.PathLike[str], format: str | None) -> Format:
     """Give the format that a file is to be written in, by its name or else by the path's suffix, once it is known to be written."""
+    require_name(path)
     if format is None:
         row = format_for_suffix(path)
     elif format in FORMATS:
@@ -136,8 +146,13 @@ def gather(
     return Contents(
         entries=tie(entries, ties),
         metadata=check_metadata(metadata or {}),
-        scalars={name: _scalar(name, value) for name, value in (scalars or {}).items()},
+        scalars=gather_scalars(scalars or {}),
     )
+
+
+def gather_scalars(scalars: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Give numbers the kinds they are stored as; raises `ScalarError`, naming it, for what is none."""
+    return {name: _scalar(name, value) for name, value in scalars.items()}
 
 
 def tie(entries: list[TensorEntry], ties: str) -> list[TensorEntry]:
@@ -150,7 +165,7 @@ def tie(entries: list[TensorEntry], ties: str) -> list[TensorEntry]:
 def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     """Refuse metadata that is not text, naming the key; digests of another file are dropped."""
     if not isinstance(metadata, Mapping):
-        raise TypeError(f"metadata is a mapping of text to text, not {type(metadata).__name__}")
+        raise MetadataError(f"metadata is a mapping of text to text, not {type(metadata).__name__}")
     for key, value in metadata.items():
         if not isinstance(key, str):
             raise MetadataError(f"the metadata key {key!r} is {type(key).__name__}, where text is due")
@@ -163,10 +178,15 @@ def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def prepare(
-    contents: Contents, row: Format, *, digest: bool, limits: Limits
+    contents: Contents, row: Format, *, digest: bool, limits: Limits, empty_metadata: bool = False
 ) -> tuple[WritePlan, Callable[[str, memoryview], None] | None, Seal | None]:
-    """Plan a file, with digests if they are wanted: room is left for them, and they are filled in once all bytes were seen."""
+    """Plan a file, with digests if they are wanted: room is left for them, and they are filled in once all bytes were seen.
+
+    `empty_metadata` is for safetensors alone: an empty `__metadata__` is written where there would be none.
+    """
     write = row.writer()
+    if empty_metadata:
+        write = partial(cast("Callable[..., WritePlan]", write), empty_metadata=True)
     contents = replace(contents, entries=list(contents.entries))
     plan = write(contents, limits)
     if not digest:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from firekeep import digests
+from firekeep.blobs import StridedBlob
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, FormatError, MetadataError, WrongFormatError
 from firekeep.formats import Finding, OpenOptions, open_source
+from firekeep.formats._zip import read_directory
 from firekeep.opened import OpenedFile, Readable, open_file
 from firekeep.saving import Meter, Progress
 from firekeep.wording import count, lines, quote, size, some
@@ -86,9 +90,11 @@ def verify(source: Readable, options: OpenOptions, *, values: bool, progress: Pr
     except FormatError as error:
         return _refused(error)
     with opened:
-        findings = list(_check_structure(opened))
-        known, faults = _read_digests(opened, options)
-        findings += faults
+        findings = _name_tensors(opened, options, list(_check_structure(opened)))
+        known, faults = read_digests(opened, options)
+        findings += [Finding("error", "", fault) for fault in faults]
+        if digests.KEY in opened.metadata and not known and not faults:
+            findings.append(Finding("note", "", "its table of digests names no tensor, so no digest was compared"))
         wanted = [entry for entry in opened.entries.values() if entry.problem is None]
         if not values:
             wanted = [entry for entry in wanted if entry.name in known]
@@ -124,23 +130,72 @@ def _check_structure(opened: OpenedFile) -> Iterator[Finding]:
             yield finding
     except FirekeepError as error:
         yield Finding("error", error.tensor or "", error.message)
-    for entry in opened.entries.values():
-        if entry.problem is not None and entry.name not in told:
+    broken = [entry for entry in opened.entries.values() if entry.problem is not None]
+    for entry in broken:
+        if entry.name not in told:
             yield Finding("warning", entry.name, f"no bytes can be given for it: {entry.problem}")
-    yield from (Finding("note", "", note) for note in opened.notes if note not in told)
+    for note in opened.notes:
+        if note not in told and not (broken and " cannot be given: " in note):  # each of them is a finding of its own
+            yield Finding("note", "", note)
 
 
-def _read_digests(opened: OpenedFile, options: OpenOptions) -> tuple[dict[str, str], list[Finding]]:
-    """Give the digests that a file, or each file of a set, holds of its own tensors."""
+def _name_tensors(opened: OpenedFile, options: OpenOptions, findings: list[Finding]) -> list[Finding]:
+    """Say of what is wrong with a storage, or with a member of an archive, which tensors it is wrong with."""
+    problems: dict[str, list[str]] = {}
+    for entry in opened.entries.values():
+        if entry.problem is not None:
+            problems.setdefault(entry.problem, []).append(entry.name)
+    members = _members(opened, options) if any(found.severity == "error" for found in findings) else {}
+    named: list[Finding] = []
+    for found in findings:
+        names = members.get(found.place) or (problems.get(found.message) if found.severity == "error" else None)
+        if names:
+            more = f" ({some(names[1:])} too)" if len(names) > 1 else ""
+            named.append(replace(found, place=names[0], message=f"{found.message}{more}"))
+        else:
+            named.append(found)
+    lost = {name for found in named if found.severity == "error" for name in problems.get(found.message, ())}
+    lost |= {found.place for found in named if found.severity == "error"}
+    return [found for found in named if found.severity != "warning" or found.place not in lost]
+
+
+def _members(opened: OpenedFile, options: OpenOptions) -> dict[str, list[str]]:
+    """Name the tensors whose bytes lie in each member of a zip archive, as far as they lie there as they are."""
+    if opened.variant not in ("zip", "torchscript"):
+        return {}
+    spans: list[tuple[int, int, str]] = []
+    directory = read_directory(opened.source, options.limits)
+    for member in directory.members.values():
+        with suppress(FirekeepError):  # told by the check of the archive
+            start = directory.data_offset(member)
+            spans.append((start, start + member.compressed, member.name))
+    spans.sort()
+    starts = [start for start, _, _ in spans]
+    found: dict[str, list[str]] = {}
+    for entry in opened.entries.values():
+        blob = entry.blob.base if isinstance(entry.blob, StridedBlob) else entry.blob
+        place = None
+        with suppress(FirekeepError):
+            place = blob.window() if spans and entry.problem is None and entry.nbytes else None
+        if place is None or place[0] is not opened.source:
+            continue
+        _, end, member_name = spans[max(0, bisect_right(starts, place[1]) - 1)]
+        if place[1] < end:
+            found.setdefault(member_name, []).append(entry.name)
+    return found
+
+
+def read_digests(opened: OpenedFile, options: OpenOptions) -> tuple[dict[str, str], list[str]]:
+    """Give the digests that a file, or each file of a set, holds of its own tensors, and what is wrong with tables of them."""
     known: dict[str, str] = {}
-    faults = []
+    faults: list[str] = []
     files = opened.container.sources
     metadata = [open_source(source, options).metadata for source in files] if files else [opened.metadata]
     for held in metadata:
         try:
             known.update(digests.parse(held[digests.KEY]) if digests.KEY in held else {})
         except MetadataError as error:
-            faults.append(Finding("error", "", error.message))
+            faults.append(error.message)
     return known, faults
 
 

@@ -23,7 +23,15 @@ def size(nbytes: int) -> str:
     return f"{number:.3g} PB"
 
 
-def quote(text: str, longest: int = 80) -> str:
+def middle(text: str, longest: int) -> str:
+    """Cut a text in the middle where it is longer than so many characters: names differ at both ends."""
+    if len(text) <= longest:
+        return text
+    tail = max(1, longest // 3)
+    return f"{text[: max(1, longest - 3 - tail)]}...{text[-tail:]}"
+
+
+def quote(text: str, longest: int = 60) -> str:
     """Put a text in quotes, cut in the middle where it is long; what a terminal would act on is spelled out."""
     if len(text) > longest:
         text = f"{text[: longest // 2]}...{text[-longest // 2 :]}"
@@ -53,3 +61,17 @@ def lines(texts: Iterable[str], *, indent: str = "  ") -> Iterator[str]:
             break_long_words=False,
             break_on_hyphens=False,
         )
+
+
+def unfold(text: str) -> Iterator[str]:
+    """Undo what `lines` did to a report: its headline as it is, then each text whole."""
+    whole = ""
+    for line in text.split("\n"):
+        if line.startswith("    ") and whole:
+            whole += f" {line.lstrip()}"
+            continue
+        if whole:
+            yield whole
+        whole = line
+    if whole:
+        yield whole

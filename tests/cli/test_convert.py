@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 import firekeep
+import firekeep.module as fm
 
 Run = Callable[..., Any]
 
@@ -148,3 +151,97 @@ def test_bytes_behind_the_tensors_can_be_allowed(fk: Run, source: Path, tmp_path
     out = tmp_path / "out.bpk"
     assert fk("convert", source, out).code == 2
     assert fk("convert", source, out, "--allow-trailing").code == 0
+
+
+def test_a_file_without_tensors_is_refused_with_the_command_that_shows_it(fk: Run, tmp_path: Path):
+    file = tmp_path / "run.ckpt"
+    file.write_bytes(pickle.dumps({"epoch": 3}, protocol=2))
+    done = fk("convert", file, tmp_path / "out.bpk")
+    assert (done.code, done.out) == (2, "")
+    assert f"`firekeep inspect --values {file}`" in done.err
+    assert "epoch: 3" in fk("inspect", "--values", file).out
+
+
+def test_the_exclusion_in_a_remedy_is_one_that_works(fk: Run, tmp_path: Path):
+    source = firekeep.save_file({"a b": np.ones(3, np.float32), "c": np.ones(2)}, tmp_path / "in.bpk", digest=True)
+    data = source.read_bytes()
+    place = data.index(np.ones(3, np.float32).tobytes())
+    source.write_bytes(data[:place] + b"\1" + data[place + 1 :])
+    done = fk("convert", source, tmp_path / "out.bpk")
+    assert done.code == 2
+    assert "tensor 'a b'" in done.err
+    option = shlex.split(done.err[done.err.index("--exclude") :].rstrip(".\n"))
+    assert fk("convert", source, tmp_path / "out.bpk", *option).code == 0
+    assert names(tmp_path / "out.bpk") == ["c"]
+
+
+class Net(fm.Module):
+    """A layer that lies another way round in Burn."""
+
+    fc: fm.Linear
+    norm: fm.LayerNorm
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A state dict of that model, which tells nothing of its layers."""
+    shapes = {"fc.weight": (2, 3), "fc.bias": (2,), "norm.weight": (2,), "norm.bias": (2,)}
+    tensors = {name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in shapes.items()}
+    return firekeep.save_file(tensors, tmp_path / "bare.safetensors")
+
+
+def test_layers_are_turned_as_a_file_in_that_layout_shows(fk: Run, bare: Path, tmp_path: Path):
+    like, out, back = tmp_path / "like.bpk", tmp_path / "out.bpk", tmp_path / "back.safetensors"
+    firekeep.save(Net(fc=fm.Linear(3, 2), norm=fm.LayerNorm(2)), like)
+    done = fk("convert", bare, out, "--layout", "burn", "--like", like)
+    assert (done.code, done.err) == (0, "")
+    assert "burn layout" in done.text
+    assert names(out) == ["fc.bias", "fc.weight", "norm.beta", "norm.gamma"]
+    turned = firekeep.load_file(out)["fc.weight"]
+    assert np.array_equal(turned, firekeep.load_file(bare)["fc.weight"].T)
+    assert fk("convert", out, back, "--layout", "torch", "--like", bare).code == 0
+    assert firekeep.diff(bare, back).equal
+
+
+def test_a_file_that_lacks_layers_does_not_tell_how_they_lie(fk: Run, tmp_path: Path):
+    burn, out = tmp_path / "in.bpk", tmp_path / "out.safetensors"
+    firekeep.save(Net(fc=fm.Linear(3, 2), norm=fm.LayerNorm(2)), burn)
+    like = firekeep.save_file({"fc.bias": np.zeros(2, np.float32)}, tmp_path / "like.safetensors")
+    done = fk("convert", burn, out, "--layout", "torch", "--like", like)
+    assert done.code == 2
+    assert all(f"'{name}'" in done.err for name in ("fc.weight", "norm.gamma", "norm.beta"))
+    assert "Give --like a file that has them, or leave them out with --exclude.\n" in done.err
+    excluded = ("--exclude", "weight|norm")
+    assert fk("convert", burn, out, "--layout", "torch", "--like", like, *excluded).code == 0
+    assert names(out) == ["fc.bias"]
+
+
+def test_a_layout_that_nothing_tells_is_refused_with_the_options_that_tell_it(fk: Run, bare: Path, tmp_path: Path):
+    done = fk("convert", bare, tmp_path / "out.bpk", "--layout", "burn")
+    assert (done.code, done.out) == (2, "")
+    assert "Give --like a file of that layout" in done.err
+    assert "leaving out --layout." in done.err
+    assert not (tmp_path / "out.bpk").exists()
+
+
+def test_a_square_weight_is_refused_with_an_exclusion_that_works(fk: Run, tmp_path: Path):
+    like = tmp_path / "like.bpk"
+    firekeep.save(Net(fc=fm.Linear(2, 2), norm=fm.LayerNorm(2)), like)
+    tensors = {name: np.ones(2, np.float32) for name in ("fc.bias", "norm.weight", "norm.bias")}
+    bare = firekeep.save_file({"fc.weight": np.eye(2, dtype=np.float32), **tensors}, tmp_path / "bare.safetensors")
+    done = fk("convert", bare, tmp_path / "out.bpk", "--layout", "burn", "--like", like)
+    assert done.code == 2
+    assert "'fc.weight': its shape [2, 2] is square" in done.err
+    assert "with --exclude.\n" in done.err
+    excluded = ("--exclude", r"^fc\.weight$")
+    assert fk("convert", bare, tmp_path / "out.bpk", "--layout", "burn", "--like", like, *excluded).code == 0
+
+
+def test_presets_and_mappings_rename_before_rules(fk: Run, source: Path, tmp_path: Path):
+    mapping = tmp_path / "m.toml"
+    mapping.write_text("rename = [['^fc', 'head']]\n")
+    out = tmp_path / "out.bpk"
+    done = fk("convert", source, out, "--rename", "^head=>last", "--mapping", mapping, "--preset", "model.")
+    assert (done.code, done.err) == (0, "")
+    assert names(out) == ["last.bias", "last.weight", "tied"]
+    assert r"found: '^model\.=>' in 3, '^fc=>head' in 2, '^head=>last' in 2" in done.text

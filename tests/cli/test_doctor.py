@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+import firekeep
 
 Run = Callable[..., Any]
 
@@ -56,3 +59,11 @@ def test_every_real_file_gets_an_answer(folder: str, fk: Run, cases: Path):
     answers = fk("doctor", "--json", *files).json
     assert len(answers) == len(files)
     assert all(answer["title"] and (answer["opens"] or answer["next_step"] or answer["findings"]) for answer in answers)
+
+
+def test_a_file_that_opens_is_not_called_whole(fk: Run, tmp_path: Path):
+    file = firekeep.save_file({"a": np.ones(2000)}, tmp_path / "my b.bpk")
+    done = fk("doctor", file)
+    assert done.code == 0
+    assert f"`firekeep verify '{file}'` checks the bytes" in done.text
+    assert "bytes of tensors  16 kB (16,000 bytes)" in done.out

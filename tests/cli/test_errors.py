@@ -39,8 +39,8 @@ def test_a_folder_is_one_line(fk: Run, tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no command given"),
-        (["inspct"], "No such command 'inspct'. See firekeep -h"),
+        ([], "no command given. Commands: inspect, verify, scan, doctor, convert, diff, keys, match. See firekeep -h"),
+        (["inspct"], "No such command 'inspct': perhaps 'inspect' was meant. See firekeep -h"),
         (["inspect"], "Missing argument 'FILE'. See firekeep inspect -h"),
         (["inspect", "a", "--nothing"], "No such option"),
         (["inspect", "a", "b"], "unexpected extra argument"),
@@ -118,7 +118,7 @@ def test_what_nobody_foresaw_shows_its_traceback_and_never_exit_code_one(fk: Run
         ("leave it out with exclude.", "leave it out with --exclude."),
         (
             "Open it with allow_trailing=True (--allow-trailing) to read the tensors.",
-            "Use --allow-trailing (inspect, convert) to read the tensors.",
+            "Use --allow-trailing with inspect or convert to read the tensors.",
         ),
         (
             "If the file is honest, open it with a larger firekeep.Limits(pickle_bytes=...).",
@@ -128,6 +128,33 @@ def test_what_nobody_foresaw_shows_its_traceback_and_never_exit_code_one(fk: Run
 )
 def test_remedies_name_options_instead_of_arguments(library: str, typed: str):
     assert _errors.say(FirekeepError("bad", remedy=library)) == f"bad. {typed}"
+
+
+@pytest.mark.parametrize(
+    ("library", "typed"),
+    [
+        ("Say which: layout='burn', or layout='torch'.", "Say which: --layout burn, or --layout torch."),
+        ('Pass rename=[r"^a\\.[b]=>c\'."].', "Use --rename '^a\\.[b]=>c'\"'\"'.'."),
+        ("Pass rename=['^a=>b', r'\\.c=>d'].", "Use --rename '^a=>b' --rename '\\.c=>d'."),
+        ("Use match='auto'.", "Use no --exact."),
+        ("Or match='exact'.", "Or --exact."),
+        ("Give like= a model, or a file whose layout is 'burn'.", "Give --like a file whose layout is 'burn'."),
+        ("Leave out like=, or give one.", "Leave out --like, or give one."),
+        ("the reader that like= describes", "the reader that --like describes."),
+        (
+            "Give like= it, or keep the layout they have.",
+            "Give --like it, or keep the layout they have by leaving out --layout.",
+        ),
+        ("keep the layout they have with layout='torch'.", "keep the layout they have with --layout torch."),
+        (
+            "Give the model itself, whose layers say it, or leave the tensor out with exclude.",
+            "From Python, give like= the model itself, whose layers say it, or leave the tensor out with --exclude.",
+        ),
+        ("Pass allow_unused=True.", "Pass allow_unused=True of firekeep.load_into, from Python."),
+    ],
+)
+def test_remedies_of_loads_and_layouts_name_options(library: str, typed: str):
+    assert _errors.say(FirekeepError("bad", remedy=library)).rstrip(".") == f"bad. {typed}".rstrip(".")
 
 
 def test_text_of_a_file_that_looks_like_an_argument_does_no_harm():
@@ -211,3 +238,10 @@ def test_run_is_what_main_runs(monkeypatch: pytest.MonkeyPatch):
         for name, handler in before.items():
             signal.signal(getattr(signal, name), handler)
     assert stopped.value.code == run(["--version"]) == 0
+
+
+def test_lists_in_a_remedy_become_one_option_each():
+    assert (
+        _errors.for_command_line("leave out with exclude=['^a b$', 'c'].")
+        == "leave out with --exclude '^a b$' --exclude c."
+    )

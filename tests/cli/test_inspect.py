@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import struct
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import firekeep
+from use.checkpoints import state_dict, training
 
 Run = Callable[..., Any]
 
@@ -205,3 +207,40 @@ def test_every_real_file_is_shown_or_refused_in_one_line(folder: str, fk: Run, c
         else:
             assert done.err == "", path
             assert fk("inspect", path, "--values", "--json").json["path"] == str(path)
+
+
+def test_a_file_without_tensors_points_to_its_values(fk: Run, tmp_path: Path):
+    file = tmp_path / "run.ckpt"
+    file.write_bytes(pickle.dumps({"epoch": 3}, protocol=2))
+    assert "--values shows what it holds" in fk("inspect", file).out
+    assert "--values shows" not in fk("inspect", "--values", file).out
+
+
+def test_values_count_the_tensors_instead_of_listing_them(fk: Run, tmp_path: Path):
+    arrays = {"fc.weight": np.ones((2, 3), np.float32), "fc.bias": np.ones(3, np.float32)}
+    (tmp_path / "run.ckpt").write_bytes(training(arrays))
+    values = fk("inspect", "--values", tmp_path / "run.ckpt").out.split("Values\n")[1]
+    assert "state_dict: <2 tensors>" in values
+    assert "<tensor " not in values
+    assert "<tensor state_dict.fc.bias>" in fk("inspect", "--values", "--all", tmp_path / "run.ckpt").out
+    (tmp_path / "m.pt").write_bytes(state_dict(arrays))
+    assert "Values: none besides the tensors" in fk("inspect", "--values", tmp_path / "m.pt").out
+
+
+def test_long_names_and_notes_keep_to_80_columns(fk: Run, tmp_path: Path):
+    name = ".".join(f"block{index}" for index in range(60))
+    firekeep.save_file({name: np.ones(3)}, tmp_path / "a.safetensors", metadata={"k" * 300: "v"})
+    firekeep.save_file({name: np.ones(3)}, tmp_path / "b.bpk")
+    for arguments in (("inspect",), ("doctor",), ("verify", "--values")):
+        for file in ("a.safetensors", "b.bpk"):
+            done = fk(*arguments, tmp_path / file)
+            assert done.code == 0
+            assert all(len(line) <= 80 for line in done.lines if str(tmp_path) not in line), done.out
+    assert name in fk("inspect", "--all", tmp_path / "b.bpk").out
+
+
+def test_a_key_for_a_file_without_parts_is_refused_with_the_command_that_filters(fk: Run, tmp_path: Path):
+    firekeep.save_file({"a": np.ones(3)}, tmp_path / "b.bpk")
+    done = fk("inspect", "--top-level-key", "x", tmp_path / "b.bpk")
+    assert done.code == 2
+    assert "use --include of firekeep convert" in done.err

@@ -95,3 +95,19 @@ def test_names_in_a_pickle_reach_the_terminal_escaped(fk: Run, tmp_path: Path):
     done = fk("scan", file)
     assert done.out.replace("\n", "").isprintable()
     assert r"\x1b[2Jos.system" in done.out
+
+
+def test_what_was_not_looked_at_is_not_called_unknown_names(fk: Run, tmp_path: Path):
+    file = tmp_path / "model.7z"
+    file.write_bytes(b"7z\xbc\xaf\x27\x1c" + bytes(40))
+    done = fk("scan", file)
+    assert done.code == 1
+    assert "not known to be safe, not all of it could be looked at" in done.out
+    assert "closed: the file is packed with 7z" in done.out
+    assert "0 unknown" not in done.out
+
+
+def test_the_help_says_what_the_exit_code_means(fk: Run):
+    text = fk("scan", "--help").text
+    assert "Exit code 0 when no name is known to run code" in text
+    assert "with --strict, 0 only when every name is known to be harmless" in text

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import firekeep
+import pickles
+from use.checkpoints import Checkpoint, state_dict
 
 Run = Callable[..., Any]
 
@@ -93,3 +95,43 @@ def test_no_name_in_a_damaged_file_reaches_the_terminal_raw(fk: Run, tmp_path: P
     assert done.code == 1
     assert done.out.replace("\n", "").isprintable()
     assert not any(line.startswith("fake") for line in done.lines)
+
+
+def test_trailing_bytes_are_told_once_with_the_option_of_the_commands_that_have_it(fk: Run, saved: Path):
+    saved.write_bytes(saved.read_bytes() + b"more")
+    done = fk("verify", saved)
+    assert done.code == 1
+    assert "Use --allow-trailing with inspect or convert to read" in done.text
+    assert done.text.count("--allow-trailing") == done.text.count("bytes follow") == 1
+    assert all(len(line) <= 80 for line in done.lines[1:])
+
+
+def test_a_damaged_member_is_told_by_its_tensor(fk: Run, tmp_path: Path):
+    arrays = {"fc.bias": np.full(5, 7, np.float32), "fc.weight": np.full(50, 9, np.float32)}
+    data = bytearray(state_dict(arrays))
+    data[data.index(arrays["fc.weight"].tobytes()) + 60] ^= 1
+    (tmp_path / "m.pt").write_bytes(data)
+    done = fk("verify", tmp_path / "m.pt")
+    assert done.code == 1
+    assert "error: 'fc.weight': zip member 'archive/data/1' is damaged" in done.text
+    assert done.text.count("archive/data/1") == 1
+    assert "fc.bias" not in done.text
+
+
+def test_a_lost_storage_is_told_once_by_its_tensor(fk: Run, tmp_path: Path):
+    made = Checkpoint()
+    state = {"fine": made.tensor(np.ones(2, np.float32)), "lost": pickles.tensor("FloatStorage", "7", 4)}
+    (tmp_path / "m.pt").write_bytes(made.file(pickles.ordered(state)))
+    done = fk("verify", tmp_path / "m.pt")
+    assert done.code == 1
+    assert "error: 'lost': its storage 'archive/data/7' is not in the file" in done.text
+    assert done.text.count("'lost'") == 1
+
+
+def test_an_empty_table_of_digests_is_told(fk: Run, saved: Path):
+    data = saved.read_bytes()
+    start, end = data.index(b"{", data.index(b"tensors")), data.index(b"}}", data.index(b"tensors")) + 1
+    saved.write_bytes(data[:start] + b"{" + b" " * (end - start - 2) + b"}" + data[end:])
+    done = fk("verify", saved)
+    assert done.code == 0
+    assert "note: its table of digests names no tensor" in done.text

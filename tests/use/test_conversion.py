@@ -299,11 +299,14 @@ def test_scalars_and_ids_are_kept_where_they_can_be_and_told_where_not(tmp_path:
     assert plain(lost)["dropped"]["param_ids"] == 2
 
 
-def test_digests_of_the_source_are_never_carried_over(tmp_path: Path):
+def test_digests_of_the_source_are_made_anew(tmp_path: Path):
     src = firekeep.save_file(ARRAYS, tmp_path / "in.bpk", digest=True)
-    firekeep.convert(src, tmp_path / "out.safetensors", dtype="f16")
-    with firekeep.open(tmp_path / "out.safetensors") as file:
-        assert "firekeep.digests" not in file.metadata
+    first = firekeep.convert(src, tmp_path / "out.safetensors", dtype="f16", rename="fc1=>fc2")
+    assert (first.digests, first.checked) == (True, 3)
+    assert "compared with the source's digests: 3 tensors" in str(first)
+    assert plain(first)["checked"] == 3
+    checked = firekeep.verify(tmp_path / "out.safetensors")
+    assert (checked.ok, checked.digests) == (True, 3)
     report = firekeep.convert(src, tmp_path / "again.safetensors", dtype="f16", digest=True)
     assert report.digests
     assert firekeep.verify(tmp_path / "again.safetensors").digests == 3

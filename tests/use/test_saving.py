@@ -324,3 +324,22 @@ def test_durable_false_writes_the_same_file(tmp_path: Path):
     first = firekeep.save_file(ONE, tmp_path / "a.bpk")
     second = firekeep.save_file(ONE, tmp_path / "b.bpk", durable=False)
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_metadata_that_is_no_mapping_is_refused(tmp_path: Path):
+    with pytest.raises(MetadataError, match="not list"):
+        firekeep.save_file({}, tmp_path / "a.bpk", metadata=["a"])
+
+
+@pytest.mark.parametrize(
+    "act", [lambda path: firekeep.save_file({}, path), firekeep.open, firekeep.doctor, firekeep.scan]
+)
+def test_a_nul_in_a_path_is_refused(act: Any):
+    with pytest.raises(RuleError, match="NUL character"):
+        act("a\0b.bpk")
+
+
+def test_bytes_that_no_memory_holds_are_refused():
+    huge = TensorEntry("w", BY_NAME["U8"], (1 << 45,), DeferredBlob(1 << 45, lambda: b""))
+    with pytest.raises(LimitError, match="bytes of memory are needed for the file"):
+        firekeep.save_bytes({"w": huge}, format="safetensors")

@@ -16,7 +16,7 @@ import click
 from firekeep._version import __version__
 from firekeep.cli import _errors, _output
 
-COMMANDS = ("inspect", "verify", "scan", "doctor", "convert", "diff")
+COMMANDS = ("inspect", "verify", "scan", "doctor", "convert", "diff", "keys", "match")
 
 
 class _Commands(click.Group):
@@ -25,6 +25,18 @@ class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click gives it
         """List the commands in the order a newcomer would try them."""
         return list(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called, or say which one was meant."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"perhaps {near[0]!r} was meant" if near else f"there are {', '.join(COMMANDS)}"
+            ctx.fail(f"No such command {args[0]!r}: {hint}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import one command."""
@@ -37,11 +49,11 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="firekeep", message="%(prog)s %(version)s")
 def commands() -> None:
-    """Look into, check, compare and convert model weight files.
+    """Look into, check, compare, convert and match model weight files.
 
     Reads .bpk (Burn), .safetensors and PyTorch files; the kind is told from the content. Nothing in a file is ever executed.
 
-    Exit codes: 0 yes, 1 the answer is no (damaged, dangerous, different), 2 could not do it; the reason is then on
+    Exit codes: 0 yes, 1 the answer is no (damaged, dangerous, different, no match), 2 could not do it; the reason is then on
     standard error.
     """
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -15,19 +17,30 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 """What a shell gives for a process ended by SIGINT and SIGPIPE."""
 
 # The library speaks of its keyword arguments, the command line of its options.
+_TEXT = r"""r?'(?:[^'\\]|\\.)*'|r?"(?:[^"\\]|\\.)*\""""
 _FLAGS = r"\b(overwrite|allow_trailing|digest|dry_run)=True\b"
-_VALUES = (
-    r"""\b(top_level_key|max_shard_size|ties|dtype|include|exclude)=('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\.\.\.)"""
-)
+_NAMES = "top_level_key|max_shard_size|ties|dtype|include|exclude|layout|rename|like"
+_VALUES = rf"\b({_NAMES})=({_TEXT}|\[(?:(?:{_TEXT})(?:, )?)+\]|\.\.\.)"
 _PHRASES = (
-    (r"\b[Oo]pen it with --allow-trailing \(--allow-trailing\)", "Use --allow-trailing (inspect, convert)"),
+    (r"\b[Oo]pen it with --allow-trailing \(--allow-trailing\)", "Use --allow-trailing with inspect or convert"),
+    (r"\binclude of load_file or convert", "--include of firekeep convert"),
     (r"\bopen it with a larger firekeep\.Limits", "open it from Python with a larger firekeep.Limits"),
     (r"\bPass Limits\(", "From Python, pass firekeep.Limits("),
+    (r"\bRead it with MappingFile\.load\b", "From Python, read it with MappingFile.load"),
     (r"\bwith exclude\b", "with --exclude"),
     (r"(?<!-)\bmax_shard_size\b", "--max-shard-size"),
+    (r"\blike= a model,? or (?:a|the) file\b", "--like a file"),
+    (r"\blike= a file or a model\b", "--like a file"),
+    (r"\blike=(?=[\s,.;)]|$)", "--like"),
+    (r"\bkeep the layout they have(?=[.,;]|$)", "keep the layout they have by leaving out --layout"),
+    (r"\bGive the model itself, whose layers say it", "From Python, give like= the model itself, whose layers say it"),
+    (r"--match auto\b|\bmatch='auto'", "no --exact"),
+    (r"\bmatch='exact'", "--exact"),
+    (r"\b(allow_(?:missing|unused|mismatched)=True|strict=False|stage=True)", r"\1 of firekeep.load_into, from Python"),
     (r"\bPass (?=--)", "Use "),
     (r"\bpass (?=--)", "use "),
 )
+_OUT_OF_REACH = ", or leave one of them out with exclude."
 
 
 def say(error: BaseException) -> str:
@@ -77,11 +90,22 @@ def _say_os_error(error: OSError) -> str:
 
 def _say_usage(error: click.UsageError) -> str:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and error.ctx is not None:
-        return (
-            f"no command given. Commands: inspect, verify, scan, doctor, convert, diff. See {error.ctx.command_path} -h"
-        )
+        group = error.ctx.command
+        known = ", ".join(group.list_commands(error.ctx)) if isinstance(group, click.Group) else ""
+        return f"no command given. Commands: {known}. See {error.ctx.command_path} -h"
     hint = f" See {error.ctx.command_path} -h" if error.ctx is not None else ""
     return f"{error.format_message().rstrip('.')}.{hint}"
+
+
+@contextmanager
+def narrower(path: str) -> Iterator[None]:
+    """Let an error about renames name the file, and no option that the command has not or that would not help."""
+    try:
+        yield
+    except FirekeepError as error:
+        if error.remedy is not None:
+            error.remedy = error.remedy.replace(_OUT_OF_REACH, ".")
+        raise error.at(path=path)  # noqa: B904 - the same error, with its place
 
 
 def for_command_line(text: str) -> str:
@@ -100,8 +124,11 @@ def _option(found: re.Match[str]) -> str:
     if value == "...":
         return _dashed(name)
     try:
-        return f"{_dashed(name)} {shlex.quote(ast.literal_eval(value))}"
-    except (SyntaxError, ValueError):  # a file's own text that only looks like an argument
+        given = ast.literal_eval(value)
+        return " ".join(
+            f"{_dashed(name)} {shlex.quote(each)}" for each in (given if isinstance(given, list) else [given])
+        )
+    except (SyntaxError, ValueError, TypeError):  # a file's own text that only looks like an argument
         return found[0]
 
 

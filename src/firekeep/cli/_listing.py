@@ -7,7 +7,7 @@ from typing import Any
 
 from firekeep.cli._output import LONGEST, columns, pad, plain, shape, shorten, shown, width
 from firekeep.cli._tree import Line, Row, draw, grow
-from firekeep.wording import count, size
+from firekeep.wording import count, middle, size
 
 _LINE = 80
 _SIZE = 7
@@ -25,8 +25,9 @@ def tree(rows: Sequence[Row], *, fold: bool) -> list[str]:
     dtype = max(len(row.dtype) for row in rows)
     extent = min(_MOST_SHAPE, max(len(_extent(line)) for line in lines))
     ids = max((len(row.param_id) + 2 for row in rows if row.param_id), default=0)
+    longest = max(width(line.text) for line in lines)
     room = max(_LEAST_NAME, _LINE - (2 + dtype + 2 + extent + 2 + _SIZE + ids))
-    name = min(room, max(width(line.text) for line in lines))
+    name = min(room, longest) if fold else longest
     drawn = [_tree_line(line, name=name, dtype=dtype, extent=extent) for line in lines]
     if any(line.times > 1 for line in lines):
         drawn += ["", "Alike subtrees are shown once: --all shows every tensor."]
@@ -36,7 +37,7 @@ def tree(rows: Sequence[Row], *, fold: bool) -> list[str]:
 def _tree_line(line: Line, *, name: int, dtype: int, extent: int) -> str:
     node, row = line.node, line.node.row
     cells = [
-        pad(line.text, name),
+        pad(middle(line.text, name), name),
         pad(row.dtype if row else "", dtype),
         pad(_extent(line), extent),
         pad(size((row.nbytes if row else node.nbytes) * line.times), _SIZE, right=True),
@@ -99,16 +100,30 @@ def totals_by_dtype(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     return dict(sorted(kinds.items(), key=lambda item: -item[1]["bytes"]))
 
 
-def section(title: str, values: Mapping[str, object], *, everything: bool) -> list[str]:
-    """Give a titled list of names and values, one a line; nothing for an empty one."""
-    if not values:
-        return []
-    return ["", title, *outline(values, indent="  ", everything=everything)]
+def section(title: str, values: Mapping[str, object], *, everything: bool, tensors: bool = True) -> list[str]:
+    """Give a titled list of names and values, one a line; nothing for an empty one. Without `tensors` these are only counted."""
+    told = plain(values)
+    if not tensors:
+        told = _count_tensors(told)
+    return ["", title, *_outline(told, "  ", everything)] if told and not isinstance(told, str) else []
 
 
-def outline(value: Any, *, indent: str, everything: bool) -> Iterator[str]:
-    """Write nested plain data as indented lines; long lists are cut unless everything is asked for."""
-    return _outline(plain(value), indent, everything)
+def _count_tensors(value: Any) -> Any:
+    """Put one count in the place of all tensors of a mapping or list: they are listed elsewhere."""
+    if isinstance(value, dict):
+        kept = {key: _count_tensors(item) for key, item in value.items() if not _is_tensor(item)}
+        number = len(value) - len(kept)
+        told = f"<{count(number, 'tensor')}>"
+        return {**kept, "...": told} if number and kept else told if number else kept
+    if isinstance(value, list):
+        if value and all(map(_is_tensor, value)):
+            return f"<{count(len(value), 'tensor')}>"
+        return [_count_tensors(item) for item in value]
+    return value
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("<tensor ") and value.endswith(">")
 
 
 def _outline(value: Any, indent: str, everything: bool) -> Iterator[str]:

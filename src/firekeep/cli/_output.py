@@ -8,9 +8,11 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
+
+from firekeep.wording import WIDTH, lines, middle
 
 LONGEST = 160
 LONGEST_NAME = 64
@@ -55,6 +57,17 @@ def shorten(text: str, longest: int = LONGEST) -> str:
     if len(text) <= longest:
         return escape(text)
     return f"{escape(text[:longest])}... ({len(text):,} characters)"
+
+
+def folded(text: str, *, indent: str = "") -> Iterator[str]:
+    """Escape a text and break it into lines of 80 columns; a word that fits in none is cut in the middle."""
+    words = (middle(escape(word), WIDTH - len(indent) - 2) for word in text.split(" "))
+    return lines([" ".join(words)], indent=indent)
+
+
+def escape_lines(text: str) -> list[str]:
+    """Give the lines of a text, each escaped."""
+    return [escape(line) for line in text.split("\n")]
 
 
 class ClosedOutputError(Exception):

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from firekeep.cli import _errors, _output
 from firekeep.errors import FirekeepError
+from firekeep.wording import lines, unfold
+
+if TYPE_CHECKING:
+    from firekeep.matching import Remedy
+    from firekeep.report import LoadReport
 
 
 class Report(Protocol):
@@ -41,14 +47,36 @@ Answer = TypeVar("Answer", bound=Report)
 
 def told(report: Report) -> Iterator[str]:
     """Give what a report says of itself, line by line, escaped, in terms of options."""
-    return (_output.escape(_errors.for_command_line(line)) for line in str(report).split("\n"))
+    for text in unfold(str(report)):  # an argument may stand across two lines
+        said = _output.escape(_errors.for_command_line(text))
+        yield from lines([said.strip()]) if text.startswith("  ") else (said,)
+
+
+def told_load(report: LoadReport) -> Iterator[str]:
+    """Give what the report of a load says of itself, line by line, escaped, with remedies as they are typed."""
+    say = _errors.for_command_line
+    typed = replace(
+        report,
+        errors=tuple(replace(one, message=say(one.message)) for one in report.errors),
+        ambiguities=tuple(replace(one, reason=say(one.reason)) for one in report.ambiguities),
+        remedies=tuple(_typed(one) for one in report.remedies),
+        notes=tuple(map(say, report.notes)),
+    )
+    yield from _output.escape_lines(str(typed))
+
+
+def _typed(remedy: Remedy) -> Remedy:
+    """Spell a remedy for the command line alone."""
+    if remedy.python == "match='auto'":
+        return replace(remedy, reason=f"{remedy.reason.removesuffix(' with')} without", python="--exact", cli=None)
+    return replace(remedy, python=remedy.cli or _errors.for_command_line(remedy.python), cli=None)
 
 
 def findings(found: Iterable[Finding]) -> Iterator[str]:
     """Give findings one a line, escaped, with the options that their remedies mean."""
     for one in found:
         place = f"{_output.shown(one.place)}: " if one.place else ""
-        yield f"  {one.severity}: {place}{_output.escape(_errors.for_command_line(one.message))}"
+        yield from _output.folded(f"{one.severity}: {place}{_errors.for_command_line(one.message)}", indent="  ")
 
 
 def ask_each(

@@ -8,7 +8,7 @@ import click
 
 from firekeep.cli import _output, _reports
 from firekeep.cli._errors import YES
-from firekeep.cli._options import as_json_option, examples
+from firekeep.cli._options import as_json_option, examples, rename_options, renames
 from firekeep.cli._progress import progress_bar
 
 
@@ -32,6 +32,7 @@ class _Pair(click.ParamType[tuple[str, str]]):
         "firekeep convert model.pt model.safetensors",
         "firekeep convert run.ckpt model.bpk --top-level-key state_dict --dry-run",
         r"firekeep convert a.pt b.safetensors --rename '^module\.=>' --dtype bf16",
+        "firekeep convert whole-model.pt model.bpk --layout burn",
         "firekeep convert big.pt out/model.safetensors --max-shard-size 5GB",
     ),
 )
@@ -39,11 +40,16 @@ class _Pair(click.ParamType[tuple[str, str]]):
 @click.argument("dst")
 @click.option("--include", multiple=True, metavar="REGEX", help="Keep only tensors whose name matches. Repeatable.")
 @click.option("--exclude", multiple=True, metavar="REGEX", help="Leave out tensors whose name matches. Repeatable.")
+@rename_options
 @click.option(
-    "--rename",
-    multiple=True,
-    metavar="'REGEX=>TEXT'",
-    help="Replace in names; $1 is the first group. Repeatable, applied in order.",
+    "--layout",
+    type=click.Choice(("torch", "burn")),
+    help="Turn layers the way PyTorch or Burn has them. Default: as they are.",
+)
+@click.option(
+    "--like",
+    metavar="FILE",
+    help="A file in that layout with the same names, which tells the layers. A PyTorch file of a whole model needs none.",
 )
 @click.option("--dtype", metavar="DTYPE", help="Cast floats: f32, f16, bf16, f64, f8_e4m3 ... Integers stay.")
 @click.option(
@@ -67,18 +73,38 @@ class _Pair(click.ParamType[tuple[str, str]]):
 @click.option("--no-fsync", is_flag=True, help="Do not wait until the data are on the disk.")
 @as_json_option
 def command(
-    *, src: str, dst: str, as_json: bool, no_fsync: bool, metadata: tuple[tuple[str, str], ...], **options: Any
+    *,
+    src: str,
+    dst: str,
+    rename: tuple[str, ...],
+    preset: tuple[str, ...],
+    mapping: str | None,
+    as_json: bool,
+    no_fsync: bool,
+    metadata: tuple[tuple[str, str], ...],
+    **options: Any,
 ) -> int:
     """Write the tensors of SRC to DST, in the format that DST's suffix names: .bpk or .safetensors.
 
     Tensors are copied as they are, one at a time, so that memory does not limit the size of the file. Filters speak
-    SRC's names and come before renames. DST appears whole or not at all.
+    SRC's names and come before renames. DST appears whole or not at all. Where SRC has digests, what is copied is compared
+    with them, and DST gets its own; archive checksums are for `firekeep verify`.
+
+    With --layout, Linear weights are turned round and norms renamed as PyTorch or Burn has them; where nothing tells what
+    a tensor belongs to, or which way round it lies, that is refused.
     """
     from firekeep import api
 
+    remapper = renames(rename=rename, preset=preset, mapping=mapping)
     with progress_bar(f"convert {dst}") as progress:
         report = api.convert(
-            src, dst, metadata=dict(metadata) or None, durable=not no_fsync, progress=progress, **options
+            src,
+            dst,
+            rename=remapper,
+            metadata=dict(metadata) or None,
+            durable=not no_fsync,
+            progress=progress,
+            **options,
         )
     if as_json:
         _output.write_json(report.to_dict())

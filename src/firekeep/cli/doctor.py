@@ -34,8 +34,11 @@ def command(*, files: tuple[str, ...], as_json: bool) -> int:
 
 def _show(found: Diagnosis) -> Iterator[str]:
     yield f"{_output.escape(found.path or 'this')}: {_output.escape(found.title)}"
-    facts = [(label, _output.shorten(text)) for label, text in found.facts]
-    yield from _output.columns(facts, indent="  ")
+    label_width = max((len(label) for label, _ in found.facts), default=0)
+    for label, text in found.facts:
+        first, *more = [*_output.folded(_output.shorten(text), indent=" " * (label_width + 4))] or [""]
+        yield f"  {label.ljust(label_width)}  {first.strip()}"
+        yield from more
     yield from _reports.findings(found.findings)
     yield "  firekeep opens it." if found.opens else "  firekeep does not open it."
     if found.next_step:

@@ -66,7 +66,10 @@ def command(
             lines += ["", *listing, "", *_listing.totals(rows)]
         lines += _beside(opened, everything=everything)
         if values:
-            lines += _listing.section("Values", _held(opened), everything=everything)
+            held = _listing.section("Values", _held(opened), everything=everything, tensors=everything)
+            lines += held or ["", "Values: none besides the tensors"]
+        elif not rows and opened.format == "pytorch":
+            lines += ["", "There is no tensor in it: --values shows what it holds."]
     _output.write_lines(lines)
     return YES
 
@@ -114,7 +117,7 @@ def _beside(opened: OpenedFile, *, everything: bool) -> Iterator[str]:
     yield from _listing.section("Metadata", opened.metadata, everything=everything)
     scalars = {name: str(scalar) for name, scalar in opened.scalars.items()}
     yield from _listing.section("Scalars", scalars, everything=everything)
-    notes = [f"Note: {_output.escape(note)}" for note in opened.notes]
+    notes = [line for note in opened.notes for line in _output.folded(f"Note: {note}")]
     if opened.subtrees:
         import shlex
 

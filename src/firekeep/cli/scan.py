@@ -23,14 +23,15 @@ _SOME = 20
     epilog=examples("firekeep scan model.pt", "firekeep scan --strict download/*.bin --json"),
 )
 @files_argument
-@click.option("--strict", is_flag=True, help="Exit with 1 for names that are merely unknown, too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for names that are not known to be harmless, too.")
 @click.option("--all", "everything", is_flag=True, help="Show the harmless names, too.")
 @as_json_option
 def command(*, files: tuple[str, ...], strict: bool, everything: bool, as_json: bool) -> int:
     """Say what the pickles in each FILE would import and call, without importing or calling it.
 
-    Looks into every pickle of an archive, also hidden and damaged ones. Exit code 0 when no name can run code and
-    every pickle is whole, 1 otherwise. firekeep itself never runs any of it: scan before you load a file elsewhere.
+    Looks into every pickle of an archive, also hidden and damaged ones. Exit code 0 when no name is known to run
+    code and every pickle is whole, 1 otherwise; with --strict, 0 only when every name is known to be harmless. firekeep itself
+    never runs any of it: scan before you load a file elsewhere.
     """
     from firekeep import api
 
@@ -51,7 +52,8 @@ def _show(report: ScanReport, *, everything: bool) -> Iterator[str]:
     if len(few) < len(told):
         yield f"  and {count(len(told) - len(few), 'name')} more: --all shows them"
     if report.damaged is not None:
-        yield f"  damaged: {_output.escape(report.damaged)}"
+        closed = "not looked at" in report.damaged or "encrypted" in report.damaged
+        yield from _output.folded(f"{'closed' if closed else 'damaged'}: {report.damaged}", indent="  ")
 
 
 def _verdict(report: ScanReport) -> str:
@@ -63,6 +65,8 @@ def _verdict(report: ScanReport) -> str:
     if report.safe:
         return f"safe, {count(len(report.globals), 'name')}, all harmless {where}"
     unknown = sum(found.verdict != "safe" for found in report.globals)
+    if not unknown:
+        return f"not known to be safe, not all of it could be looked at {where}"
     return f"not known to be safe, {count(unknown, 'unknown name')} {where}"
 
 

@@ -6,30 +6,45 @@ changed; then the new file is planned and written.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from firekeep import digests
+from firekeep.collecting import lay_out
+from firekeep.conversion._check import check_entries
 from firekeep.conversion._metadata import Merged, merge
 from firekeep.conversion._report import ConversionReport, Dropped
 from firekeep.conversion._set import Target, parse_size, refuse_existing, write_set
-from firekeep.conversion._source import Part, other_values, take_part
-from firekeep.disk import write_file
+from firekeep.conversion._source import other_values
+from firekeep.disk import NO_FOLDER, write_file
 from firekeep.dtypes import BY_NAME, DType
 from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import FirekeepError, RuleError, UnsupportedError
-from firekeep.formats import FORMATS, Contents, Format, OpenOptions
+from firekeep.formats import FORMATS, Contents, Format, OpenOptions, Shards
+from firekeep.formats._signatures import shell_name
 from firekeep.garbage import collector_paused
+from firekeep.layouts import CONVENTIONS, layout_of
+from firekeep.likeness import likeness_of
 from firekeep.limits import Limits
 from firekeep.loading import choose, exclusion, refuse_without_bytes
 from firekeep.opened import OpenedFile, Readable, open_file
+from firekeep.parts import Part, take_part
 from firekeep.rules import KeyRemapper, Losses, PathFilter, Renaming, can_cast, cast
 from firekeep.saving import Meter, Progress, choose_format, prepare, tie
-from firekeep.wording import count, quote, some
+from firekeep.scalars import Scalar
+from firekeep.slots import Convention, Outline
+from firekeep.verification import read_digests
+from firekeep.wording import count, quote, size, some
 
-__all__ = ["ConversionReport", "Dropped", "Job", "convert"]
+__all__ = ["ConversionReport", "DTypeLike", "Dropped", "Job", "convert", "name_dtype"]
+
+DTypeLike = Any
+"""A dtype's name, or the dtype itself: NumPy's (type or instance), ml_dtypes', JAX's, PyTorch's, firekeep's."""
 
 _STAND_INS = {"FLEX32": "F32", "BOOL_U8": "BOOL", "BOOL_U32": "BOOL"}
 """Burn's own types, which a format without them holds as the plain ones."""
@@ -41,6 +56,8 @@ class Job:
 
     chosen: PathFilter
     remapper: KeyRemapper
+    layout: Convention | None
+    like: Any
     dtype: DType | None
     metadata: Mapping[str, str]
     digest: bool
@@ -62,16 +79,28 @@ class _Plan:
     row: Format
     entries: list[TensorEntry]
     merged: Merged
-    renaming: Renaming
     excluded: tuple[str, ...]
+    renaming: Renaming = Renaming({}, ())  # noqa: RUF009 - frozen
+    scalars: dict[str, Scalar] = field(default_factory=dict)
+    checked: int = 0
     losses: Losses = field(default_factory=Losses)
     casts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
     def contents(self) -> Contents:
         """Give what is to be written."""
-        scalars = self.part.opened.container.scalars if self.row.holds_scalars else {}
+        scalars = self.scalars if self.row.holds_scalars else {}
         return Contents(entries=self.entries, metadata=self.merged.metadata, scalars=scalars)
+
+
+def name_dtype(dtype: DTypeLike) -> str:
+    """Give the name of a dtype, however it was given."""
+    if isinstance(dtype, str):
+        return dtype
+    if dtype is float:
+        return "F64"  # as NumPy and PyTorch understand Python's float, while "float" is PyTorch's name of F32
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    return name if isinstance(name, str) else str(dtype)
 
 
 def convert(src: Readable, dst: str | os.PathLike[str], options: OpenOptions, job: Job) -> ConversionReport:
@@ -81,6 +110,8 @@ def convert(src: Readable, dst: str | os.PathLike[str], options: OpenOptions, jo
     with open_file(src, replace(options, top_level_key=key or None)) as opened, collector_paused():
         try:
             plan = _prepare(take_part(opened, options, key), row, job)
+            job = _check(plan, options, job)
+            _rework(plan, job)
         except FirekeepError as error:
             raise error.at(path=opened.path)  # noqa: B904 - the same error, with its place
         try:
@@ -113,31 +144,99 @@ def _destination(dst: str | os.PathLike[str], job: Job) -> tuple[Format, Target 
 def _prepare(part: Part, row: Format, job: Job) -> _Plan:
     source = part.opened
     entries = choose(source, job.chosen)
+    _refuse_nothing(part, row, entries)
     refuse_without_bytes(entries.values())
-    renaming = job.remapper.rename(entries)
     everything = source.filled() if job.chosen else entries
     plan = _Plan(
         part=part,
         row=row,
         entries=list(entries.values()),
-        merged=merge(source, row, job.metadata),
-        renaming=renaming,
+        merged=merge(source, row, job.metadata, layout=job.layout),
         excluded=tuple(name for name in everything if name not in entries),
+        scalars=dict(source.container.scalars),
     )
-    plan.notes += _idle(job, list(everything), renaming)
-    _cast_all(plan, job.dtype)
-    _require_dtypes(plan, job.limits)
-    renamed = [
-        entry if entry.name == renaming.names[entry.name] else entry.renamed(renaming.names[entry.name])
-        for entry in plan.entries
+    plan.notes += [
+        f"the pattern {quote(pattern)} was found in no name" for pattern in job.chosen.select(everything).idle
     ]
-    plan.entries = tie(renamed, job.ties)
     return plan
 
 
-def _idle(job: Job, names: Iterable[str], renaming: Renaming) -> list[str]:
-    notes = [f"the pattern {quote(pattern)} was found in no name" for pattern in job.chosen.select(names).idle]
-    return notes + [f"the rename {quote(rule)} was found in no name" for rule, hits in renaming.hits if not hits]
+def _rename(remapper: KeyRemapper, names: Iterable[str]) -> Renaming:
+    """Find the new names, and refuse the rules that leave nothing of one."""
+    renaming = remapper.rename(names)
+    for old, new in renaming.names.items():
+        if old and not new:
+            raise RuleError(
+                f"the renames leave nothing of the name {old!r}",
+                remedy="Make the pattern narrower, or give a replacement that is not empty.",
+            )
+    return renaming
+
+
+def _refuse_nothing(part: Part, row: Format, entries: Mapping[str, TensorEntry]) -> None:
+    """Refuse to make an empty file of one that holds something; a file of metadata or scalars alone stays one."""
+    source = part.opened
+    if entries or (source.format != "pytorch" and (row.holds_scalars or not source.scalars)):
+        return
+    look = f"See what it holds: `firekeep inspect --values {shell_name(source.source)}`."
+    raise UnsupportedError(
+        f"there is no tensor {f'under {part.key!r}' if part.key else 'in it'}, so there is nothing to write",
+        remedy=look if source.format == "pytorch" else "Write .bpk, which keeps its scalars.",
+    )
+
+
+def _check(plan: _Plan, options: OpenOptions, job: Job) -> Job:
+    """Compare what will be drawn with the source's digests, if it has any; the new file then has its own."""
+    source = plan.part.opened
+    known, faults = read_digests(source, options)
+    plan.notes += [f"the digests of the source could not be used, and are not carried over: {each}" for each in faults]
+    if not known:
+        if digests.KEY in source.metadata and not faults:
+            plan.notes.append("the source's table of digests names no tensor: none was compared")
+        return job
+    plan.entries, plan.checked = check_entries(plan.entries, known, source.filled(), path=source.path)
+    if left := len(plan.entries) - plan.checked:
+        plan.notes.append(f"the source has no digest of {count(left, 'tensor')}: copied as they are")
+    return replace(job, digest=True)
+
+
+def _rework(plan: _Plan, job: Job) -> None:
+    """Lay out, then cast, then rename, then tie."""
+    _lay_out(plan, job)
+    plan.renaming = _rename(job.remapper, [entry.name for entry in plan.entries])
+    plan.notes += _idle(plan.renaming)
+    names = plan.renaming.names
+    _cast_all(plan, job.dtype)
+    _require_dtypes(plan, job.limits)
+    renamed = [entry if entry.name == names[entry.name] else entry.renamed(names[entry.name]) for entry in plan.entries]
+    plan.entries = tie(renamed, job.ties)
+
+
+def _lay_out(plan: _Plan, job: Job) -> None:
+    source = layout_of(plan.part.opened.format, plan.part.opened.metadata).name
+    if job.layout is None or job.layout == source:
+        return
+    held = plan.part.opened.container
+    if source not in CONVENTIONS:
+        raise UnsupportedError(f"the layout {source!r} of the source cannot be turned into {job.layout!r}")
+    like = None if job.like is None else likeness_of(job.like, OpenOptions(limits=job.limits))
+    convention = next(known for known in CONVENTIONS if known == source)
+    outline = Outline(slots=(), convention=convention, layers=held.layers, modules=held.submodules)
+    laid = lay_out(plan.entries, outline, layout=job.layout, like=like)
+    plan.entries = list(laid.entries)
+    plan.scalars.update(laid.scalars)
+    plan.notes += laid.steps
+    if laid.scalars and not plan.row.holds_scalars:
+        plan.notes.append(f"{plan.row.name} files hold no scalars: the counters of batches are left out")
+
+
+def _idle(renaming: Renaming) -> list[str]:
+    notes = [f"the rename {quote(rule)} was found in no name" for rule, hits in renaming.hits if not hits]
+    if holed := [renaming.names[name] for name in renaming.holed]:
+        notes.append(
+            f"the renames leave {count(len(holed), 'name')} with nothing before, between or behind dots: {some(holed)}"
+        )
+    return notes
 
 
 def _cast_all(plan: _Plan, target: DType | None) -> None:
@@ -213,7 +312,9 @@ class _Written:
 
 def _write_one(plan: _Plan, dst: Path, job: Job) -> _Written:
     contents = plan.contents()
-    layout, observe, seal = prepare(contents, plan.row, digest=job.digest, limits=job.limits)
+    source = plan.part.opened
+    was_empty = plan.row.name == source.format == "safetensors" and source.details.get("metadata") == "empty"
+    layout, observe, seal = prepare(contents, plan.row, digest=job.digest, limits=job.limits, empty_metadata=was_empty)
     if job.dry_run:
         _require_folder(dst.parent)
     else:
@@ -233,17 +334,16 @@ def _write_one(plan: _Plan, dst: Path, job: Job) -> _Written:
 
 def _write_several(plan: _Plan, target: Target, job: Job) -> _Written:
     contents = plan.contents()
-    shards = plan.row.sharder()(
-        contents, max_shard_bytes=parse_size(job.max_shard_size or 0), limits=job.limits, stem=target.stem
-    )
+    most = parse_size(job.max_shard_size or 0)
+    shards = plan.row.sharder()(contents, max_shard_bytes=most, limits=job.limits, stem=target.stem)
     index = [target.folder / shards.index_name]
     paths = [target.folder / name for name in shards.files]
     if not job.overwrite:
         refuse_existing([*paths, *index])
     removed: tuple[str, ...] = ()
-    if job.dry_run:
+    if not target.folder.is_dir():
         _require_folder(target.folder.parent)
-    else:
+    if not job.dry_run:
         meter = Meter(sum(file.nbytes for file in shards.files.values()), job.progress)
         removed = write_set(
             shards,
@@ -258,17 +358,34 @@ def _write_several(plan: _Plan, target: Target, job: Job) -> _Written:
         meter.finish()
     nbytes = sum(file.nbytes for file in shards.files.values()) + len(shards.index or b"")
     single = target.folder / f"{target.stem}{plan.row.suffixes[0]}"
-    notes = (
+    notes = [*_oversized(shards, most)]
+    notes += (
         (f"{str(single)!r} stands beside the set, and many readers open it instead: remove it if it is old",)
         if shards.index is not None and single.exists()
         else ()
     )
     paths += index if shards.index is not None else []
-    return _Written(paths=tuple(paths), nbytes=nbytes, removed=removed, notes=notes)
+    return _Written(paths=tuple(paths), nbytes=nbytes, removed=removed, notes=tuple(notes))
+
+
+def _oversized(shards: Shards, most: int) -> Iterator[str]:
+    """A tensor is never split, so that one alone may be more than a shard should have."""
+    large = [
+        part.tensor
+        for plan in shards.files.values()
+        for part in plan.parts
+        if part.tensor is not None and part.blob.nbytes > most
+    ]
+    if large:
+        shards_are = "1 shard is" if len(large) == 1 else f"{len(large):,} shards are"
+        yield f"{shards_are} larger than {size(most)}, since a tensor is never split: {some(large)}"
 
 
 def _require_folder(folder: Path) -> None:
-    folder.stat()  # the error of a real run, for a folder that is not there
+    """Raise the error of a real run for a folder that is not there."""
+    if not folder.exists():
+        raise FileNotFoundError(errno.ENOENT, NO_FOLDER, str(folder))
+    folder.stat()
 
 
 def _report(plan: _Plan, opened: OpenedFile, written: _Written, job: Job) -> ConversionReport:
@@ -294,6 +411,7 @@ def _report(plan: _Plan, opened: OpenedFile, written: _Written, job: Job) -> Con
         vanished=dict(plan.losses.vanished),
         ties=find_ties(plan.entries),
         digests=job.digest,
+        checked=0 if job.dry_run else plan.checked,
         dropped=Dropped(
             scalars=() if row.holds_scalars else tuple(source.scalars),
             param_ids=ids,

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 
 from firekeep import digests
 from firekeep.formats import FORMATS, Format
+from firekeep.layouts import LAYOUT, layout_of
 from firekeep.opened import OpenedFile
 
-LAYOUT = "firekeep.layout"
 TIES = "firekeep.ties"
-
-_FOREIGN_LAYOUTS = frozenset(("flax", "tf", "mlx"))
-"""Values of a safetensors file's `format` by which other frameworks say that they wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +22,12 @@ class Merged:
     dropped: tuple[str, ...]
 
 
-def merge(opened: OpenedFile, row: Format, given: Mapping[str, str]) -> Merged:
+def merge(opened: OpenedFile, row: Format, given: Mapping[str, str], *, layout: str | None = None) -> Merged:
     """Put together the metadata for a file of the format `row`.
 
     Digests and records of ties are made anew by whoever writes. `format: burnpack` and `format: safetensors` name the file's own
-    format and go when that changes; `format: pt` says who wrote it and stays.
+    format and go when that changes; `format: pt` says who wrote it and stays. `layout` is the one that the tensors are given, None for
+    the source's.
     """
     held = opened.container
     kept = {key: value for key, value in held.metadata.items() if held.ties.get(key) != value}
@@ -39,27 +37,10 @@ def merge(opened: OpenedFile, row: Format, given: Mapping[str, str]) -> Merged:
     if kept.get("format") in FORMATS and kept["format"] != row.name:
         dropped.append("format")
         del kept["format"]
-    layout = given.get(LAYOUT) or layout_of(opened)
+    layout = layout or given.get(LAYOUT) or layout_of(opened.format, opened.metadata).name
     kept.pop(LAYOUT, None)
     if layout != row.layout:
         kept[LAYOUT] = layout
     elif row.name == "safetensors" and opened.format != row.name:
         kept.setdefault("format", "pt")
     return Merged({**kept, **given}, layout, tuple(dropped))
-
-
-def layout_of(opened: OpenedFile) -> str:
-    """Say how layers lie in a file: "torch", "burn", or the name of another framework.
-
-    A file may say so itself, under `firekeep.layout`. A safetensors file that Burn wrote has Burn's layout, since Burn's store writes
-    modules as they are by default.
-    """
-    metadata = opened.metadata
-    if said := metadata.get(LAYOUT):
-        return said
-    if opened.format == "safetensors":
-        if (format := metadata.get("format")) in _FOREIGN_LAYOUTS:
-            return str(format)
-        if metadata.get("producer") == "burn":
-            return "burn"
-    return FORMATS[opened.format].layout

@@ -58,6 +58,9 @@ class ConversionReport:
     ties: Mapping[str, str] = field(default_factory=dict)
     """Names stored as another name of the same tensor."""
     digests: bool = False
+    """Whether the new file has digests: on request, or because the source has."""
+    checked: int = 0
+    """Tensors that were compared with the digests the source has of them."""
     dropped: Dropped = field(default_factory=Dropped)
     removed: tuple[str, ...] = ()
     """Files of an older set under the same name, which the new one does not use."""
@@ -84,6 +87,7 @@ class ConversionReport:
             "vanished": dict(self.vanished),
             "ties": dict(self.ties),
             "digests": self.digests,
+            "checked": self.checked,
             "dropped": {
                 "scalars": list(self.dropped.scalars),
                 "param_ids": self.dropped.param_ids,
@@ -103,6 +107,8 @@ class ConversionReport:
     def _told(self) -> Iterator[str]:
         extra = ", with digests" if self.digests else ""
         yield f"{count(self.tensors, 'tensor')}, {size(self.nbytes)}, {self.layout} layout{extra}"
+        if self.checked:
+            yield f"compared with the source's digests: {count(self.checked, 'tensor')}"
         if len(self.destinations) > 1:
             yield f"files: {', '.join(self.destinations)}"
         if self.left_out:

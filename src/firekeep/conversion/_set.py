@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from firekeep.blobs import MemoryBlob
-from firekeep.disk import SCRATCH_SUFFIX, Part, WritePlan, write_file
+from firekeep.disk import SCRATCH_SUFFIX, Part, WritePlan, remove_stale, write_file
 from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import ExistsError, RuleError
 from firekeep.formats import Contents, Format, Shards
@@ -75,6 +75,8 @@ def write_set(
     """
     folder = target.folder
     folder.mkdir(exist_ok=True)
+    for name in shards.files:
+        remove_stale(folder, name)
     old = _old_set(folder / shards.index_name, target.stem)
     if shards.index is None:
         for name, part in _parts(shards, contents).items():

@@ -1,45 +1,15 @@
-"""The part of a source that is converted, and what of it is not."""
+"""What a source holds besides the tensors that are converted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
-from firekeep.errors import FirekeepError, RuleError
-from firekeep.formats import OpenOptions
-from firekeep.opened import OpenedFile, narrow
-from firekeep.wording import some
+from firekeep.errors import FirekeepError
+from firekeep.opened import OpenedFile
 
 _DEEPEST = 1_000_000
 """Values looked at for what is no tensor; what lies beyond is not named."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What is taken of a file: all of it, or what lies under a key."""
-
-    opened: OpenedFile
-    key: str | None
-    left_out: tuple[str, ...]
-
-
-def take_part(opened: OpenedFile, options: OpenOptions, top_level_key: str | None) -> Part:
-    """Choose the model in a PyTorch file: what was asked for, or the one that there is.
-
-    With no key given and one subtree that is a model, that one is taken. Several raise `RuleError` naming them.
-    """
-    if top_level_key is not None or not opened.subtrees:
-        return Part(opened, top_level_key or None, ())
-    if len(opened.subtrees) > 1:
-        raise RuleError(
-            f"{len(opened.subtrees)} parts of the file look like a model: {some(opened.subtrees)}",
-            remedy=f"Choose one, top_level_key={opened.subtrees[0]!r}, or take all the file holds with top_level_key=''.",
-        )
-    (key,) = opened.subtrees
-    part = narrow(opened, replace(options, top_level_key=key))
-    inside = {f"{key}.{name}" if name else key for name in part}
-    return Part(part, key, tuple(name for name in opened if name not in inside))
 
 
 def other_values(opened: OpenedFile) -> tuple[list[str], str | None]:

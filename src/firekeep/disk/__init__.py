@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from firekeep.disk._plan import Part, WritePlan, draw
-from firekeep.disk._scratch import SCRATCH_SUFFIX, Scratch, is_scratch, sync_folder
+from firekeep.disk._scratch import SCRATCH_SUFFIX, Scratch, is_scratch, remove_stale, sync_folder
 from firekeep.disk._stream import Observer, Progress, write_parts
-from firekeep.disk._target import check_space, find_target
+from firekeep.disk._target import NO_FOLDER, check_space, find_target
 
 __all__ = [
+    "NO_FOLDER",
     "SCRATCH_SUFFIX",
     "Observer",
     "Part",
@@ -20,6 +21,7 @@ __all__ = [
     "WritePlan",
     "draw",
     "is_scratch",
+    "remove_stale",
     "to_bytes",
     "write_file",
 ]
@@ -59,8 +61,9 @@ def write_file(
     """Write the plan to `path`, replacing what is there in one step, and give the path written.
 
     A failure at any point leaves the old file as it was and no scratch file; only where the process is killed does one stay behind,
-    under a name that `is_scratch` knows. A symbolic link is written through, the mode of a replaced file is kept (and its owner,
-    where permitted), hard links and extended attributes are not. What was read lazily from the file replaced stays readable.
+    under a name that `is_scratch` knows, until a later save to the same path removes it. A symbolic link is written through, the mode
+    of a replaced file is kept (and its owner, where permitted), hard links and extended attributes are not. What was read lazily
+    from the file replaced stays readable.
 
     `overwrite=False` raises `ExistsError` before a byte is drawn, and cannot race: the file is published by a hard link, or by an
     exclusive rename. `durable=False` skips the fsyncs and nothing else. `progress` is told how many bytes were just written.
@@ -71,6 +74,7 @@ def write_file(
     declared, and OSError: one that says "the file was saved" means that only the fsync of its folder failed.
     """
     target = find_target(path, overwrite=overwrite)
+    remove_stale(target.folder, target.final.name)
     check_space(target, plan.nbytes)
     with Scratch(target, plan.nbytes) as scratch:
         scratch.reserve()

@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import stat
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,9 +27,39 @@ back to its host has to ask for large pieces: 8 MiB a call then took up to ten t
 _PREALLOCATE_FROM = 1 << 20
 
 
+_STALE_SECONDS = 3600
+"""A process that is not known here may be writing on another machine: its file is old only when it has not grown for this long."""
+_own: set[str] = set()
+"""Names that this process is writing under. A process before it may have had the same number, as in containers."""
+
+
 def is_scratch(name: str) -> bool:
     """Say whether a file's name is one that an unfinished save leaves behind when its process is killed."""
     return _PATTERN.search(name) is not None
+
+
+def remove_stale(folder: Path, name: str) -> None:
+    """Remove what killed processes left of saves to this name: scratch files of processes that are gone, untouched for an hour."""
+    shape = re.compile(rf"{re.escape(name)}(?:\.\d+-\d+\.tmp)*\.(\d{{1,9}})-\d+\.tmp", re.ASCII)
+    with contextlib.suppress(OSError):
+        with os.scandir(folder) as listing:
+            found = [(match[1], file) for file in listing if (match := shape.fullmatch(file.name))]
+        for pid, file in found:
+            if file.name in _own or (int(pid) != os.getpid() and _is_alive(int(pid))):
+                continue
+            status = file.stat(follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > _STALE_SECONDS:
+                Path(file.path).unlink()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's
+    return True
 
 
 class Scratch:
@@ -60,6 +91,7 @@ class Scratch:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
         for _ in range(_TRIES):
             self._path = self._target.folder / self._next_name()
+            _own.add(self._path.name)
             self._made = True  # said beforehand: an interrupt between making the file and noting it leaves nothing
             try:
                 self._fd = os.open(self._path, flags, mode)
@@ -148,6 +180,7 @@ class Scratch:
     def _discard(self) -> None:
         fd, self._fd = self._fd, -1
         made, self._made = self._made, False
+        _own.discard(self._path.name)
         if fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(fd)

@@ -12,6 +12,7 @@ from pathlib import Path
 from firekeep.disk._release import wait_for_releases
 from firekeep.errors import DiskFullError, ExistsError
 
+NO_FOLDER = "there is no such folder to save in: make it first (mkdir -p)"
 _LINKS = 40
 """As many as Linux follows."""
 
@@ -99,7 +100,7 @@ def check_space(target: Target, nbytes: int) -> None:
         if free < nbytes and wait_for_releases():
             free = _free_bytes(target.folder)
     except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder to save in", str(target.folder)) from None
+        raise FileNotFoundError(errno.ENOENT, NO_FOLDER, str(target.folder)) from None
     if free < nbytes:
         raise disk_full(target, nbytes, free=int(free))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -21,11 +22,15 @@ from firekeep.formats import FORMATS, open_path
 from firekeep.formats._detect import identify
 from firekeep.formats._protocol import Container, Finding, OpenOptions
 from firekeep.formats._signatures import Identity, count_bytes, shell_name
+from firekeep.wording import middle, size
 
 _FINDINGS_SHOWN = 20
+_LONGEST_KEY = 40
 _ALREADY_TOLD = ("metadata", "file_bytes", "data_bytes")
 _RUNS_CODE = "would have run code"
 """What the PyTorch reader says of a pickle that an unpickler must not see."""
+_CANNOT = " cannot be given: "
+"""What it says of the tensors that have a problem."""
 _COPY_AGAIN = "Fetch or copy the file again: the missing bytes are not in it."
 
 
@@ -70,6 +75,11 @@ class Diagnosis:
         if self.next_step:
             lines.append(f"  Next: {self.next_step}")
         return "\n".join(lines)
+
+
+def _say_size(nbytes: int) -> str:
+    """Say a size as the other reports do, and to the byte."""
+    return size(nbytes) if nbytes < 1000 else f"{size(nbytes)} ({count_bytes(nbytes)})"
 
 
 def diagnose(source: Source, options: OpenOptions | None = None) -> Diagnosis:
@@ -132,6 +142,7 @@ def diagnose_set(path: str, options: OpenOptions | None = None) -> Diagnosis | N
             path=path,
             facts=tuple(_describe(container)),
             findings=tuple(_find(container)),
+            next_step=_advise(source, container),
         )
     finally:
         for held in (source, *container.sources):
@@ -144,7 +155,7 @@ def _opened(source: Source, identity: Identity, container: Container) -> Diagnos
         title=identity.title,
         opens=True,
         path=source.path,
-        facts=(("size", count_bytes(source.size)), *_describe(container)),
+        facts=(("size", _say_size(source.size)), *_describe(container)),
         findings=(*_note_suffix(source, container.format), *_find(container)),
         next_step=identity.next_step or _advise(source, container),
     )
@@ -155,12 +166,12 @@ def _describe(container: Container) -> list[tuple[str, str]]:
     kinds = Counter("unknown" if entry.dtype is None else entry.dtype.name for entry in entries)
     facts = [("format", f"{container.format} {container.variant}".strip()), ("tensors", f"{len(entries):,}")]
     if entries:
-        facts.append(("bytes of tensors", f"{sum(entry.nbytes for entry in entries):,}"))
+        facts.append(("bytes of tensors", _say_size(sum(entry.nbytes for entry in entries))))
         facts.append(("dtypes", ", ".join(f"{name} ({count:,})" for name, count in kinds.most_common())))
     if container.metadata:
-        facts.append(("metadata keys", ", ".join(sorted(container.metadata)[:10])))
+        facts.append(("metadata keys", _some_keys(container.metadata)))
     if container.scalars:
-        facts.append(("scalars", ", ".join(sorted(container.scalars)[:10])))
+        facts.append(("scalars", _some_keys(container.scalars)))
     facts += [
         (label.replace("_", " "), str(value))
         for label, value in container.details.items()
@@ -171,9 +182,17 @@ def _describe(container: Container) -> list[tuple[str, str]]:
     return facts
 
 
+def _some_keys(keys: Iterable[str]) -> str:
+    return ", ".join(middle(key, _LONGEST_KEY) for key in sorted(keys)[:10])
+
+
 def _find(container: Container) -> list[Finding]:
-    findings = [Finding("warning" if _RUNS_CODE in note else "note", "", note) for note in container.notes]
     broken = [entry for entry in container.entries.values() if entry.problem is not None]
+    findings = [
+        Finding("warning" if _RUNS_CODE in note else "note", "", note)
+        for note in container.notes
+        if not (broken and _CANNOT in note)  # each of them is a finding of its own
+    ]
     findings += [Finding("warning", entry.name, entry.problem or "") for entry in broken[:_FINDINGS_SHOWN]]
     if len(broken) > _FINDINGS_SHOWN:
         findings.append(Finding("warning", "", f"{len(broken) - _FINDINGS_SHOWN:,} more tensors give no bytes"))
@@ -200,11 +219,13 @@ def _advise(source: Source, container: Container) -> str | None:
         return f"Load it with nothing else; see all that it would call: `firekeep scan {shell_name(source)}`."
     if len(container.subtrees) > 1:
         return f"To open one model of it alone, pass its place: top_level_key={container.subtrees[0]!r}."
+    if container.entries:
+        return f"Its table was read, and no tensor: `firekeep verify {shell_name(source)}` checks the bytes."
     return None
 
 
 def _refused(source: Source, identity: Identity, error: FirekeepError) -> Diagnosis:
-    facts = [("size", count_bytes(source.size)), *identity.facts]
+    facts = [("size", _say_size(source.size)), *identity.facts]
     title = identity.title
     kind = error.kind if isinstance(error, WrongFormatError) else identity.kind
     if identity.error is None and identity.next_step is None:

@@ -11,6 +11,7 @@ from firekeep.disk import WritePlan
 from firekeep.entry import TensorEntry
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.scalars import Scalar
+from firekeep.slots import Layer
 
 Severity = Literal["error", "warning", "note"]
 
@@ -64,6 +65,10 @@ class Container:
     ties: Mapping[str, str] = field(default_factory=dict)
     subtrees: tuple[str, ...] = ()
     """PyTorch: dotted paths of the subtrees that look like a model's state dict, when they are not the whole file."""
+    layers: tuple[Layer, ...] = ()
+    """PyTorch: the layers of a whole model whose kinds its classes tell, in PyTorch's convention; each before those inside it."""
+    submodules: frozenset[str] = frozenset()
+    """PyTorch: paths of modules that the file knows of, those without tensors too; the model's own, "", is not among them."""
     values: Callable[[], Any] = _no_values
     check: Callable[[], Iterator[Finding]] = _no_findings
     sources: tuple[Source, ...] = ()

@@ -6,6 +6,8 @@ remembered, shown and judged by `scan_source`, and never done.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from firekeep.blobs import Source
 from firekeep.errors import WrongFormatError
 from firekeep.formats._protocol import Container, OpenOptions
@@ -16,7 +18,7 @@ from firekeep.formats.pytorch._kinds import tell_kind
 from firekeep.formats.pytorch._report import ScanGlobal, ScanReport
 from firekeep.garbage import collector_paused
 
-__all__ = ["Opaque", "ScanGlobal", "ScanReport", "TensorRef", "open_container", "scan_source"]
+__all__ = ["Opaque", "ScanGlobal", "ScanReport", "TensorRef", "open_container", "scan_folder", "scan_source"]
 
 
 def open_container(source: Source, options: OpenOptions) -> Container:
@@ -59,3 +61,13 @@ def scan_source(source: Source, options: OpenOptions) -> ScanReport:
     from firekeep.formats.pytorch._scan import scan
 
     return scan(source, options)
+
+
+def scan_folder(place: Path, options: OpenOptions) -> ScanReport:
+    """Say the same of all files in a folder and the folders in it, as one report: `member` starts with the file's path there.
+
+    What cannot be read, and folders that are only linked to, are told as not scanned: such a report is not safe.
+    """
+    from firekeep.formats.pytorch import _folder
+
+    return _folder.scan_folder(place, options)

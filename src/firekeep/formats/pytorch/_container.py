@@ -8,6 +8,7 @@ from typing import Any
 from firekeep.formats._protocol import Container, Finding, OpenOptions
 from firekeep.formats.pytorch._flatten import Flattener, key_name
 from firekeep.formats.pytorch._found import Found
+from firekeep.formats.pytorch._layers import tell_layers, tell_submodules
 from firekeep.formats.pytorch._rebuild import Rebuilder
 from firekeep.formats.pytorch._subtrees import ModelFinder, describe, select
 from firekeep.formats.pytorch._values import ValueMaker
@@ -38,6 +39,8 @@ def assemble(found: Found, options: OpenOptions) -> Container:
         notes=tuple(notes),
         details={**found.details, **_details(found, root, flattener)},
         subtrees=tuple(subtrees),
+        layers=tell_layers(flattener.modules),
+        submodules=tell_submodules(flattener.modules, flattener.state_metadata),
         values=lambda: values.make(root),
         check=lambda: _check(found),
     )

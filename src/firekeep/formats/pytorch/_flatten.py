@@ -29,6 +29,8 @@ from firekeep.limits import Limits
 _LEAVES = frozenset((str, int, float, bool, type(None), bytes, complex, Global))
 _MAX_BITS = 14_000
 """Python prints integers of up to 4,300 digits, unless it is told otherwise."""
+_HEAVIEST = 64
+"""How many times over the names below an object count that is met again and again: lists of shared lists multiply them."""
 _PLAIN, _ATTRIBUTE, _FOREIGN = range(3)
 """Where the walk is: in what names are given for; among a module's other attributes; inside a foreign object."""
 
@@ -45,24 +47,28 @@ class _Left(NamedTuple):
 class Flattener:
     """Walks an object once. `entries` are its tensors by name, `names` the first name of each tensor's object by `id`.
 
-    `state_metadata` is what state dicts say of their modules (`_metadata`), by the module's path. `hidden` counts tensors that are
-    plain attributes of a module, which `state_dict()` leaves out too.
+    `state_metadata` is what state dicts say of their modules (`_metadata`), by the module's path. `modules` are those of whole models
+    by path, each before the ones inside it. `hidden` counts tensors that are plain attributes of a module, which `state_dict()`
+    leaves out too.
     """
 
     def __init__(self, rebuilder: Rebuilder, limits: Limits, classes: ScriptClasses | None = None) -> None:
         self.entries: dict[str, TensorEntry] = {}
         self.names: dict[int, str] = {}
         self.state_metadata: dict[str, Any] = {}
+        self.modules: dict[str, Call] = {}
         self.hidden = 0
         self._rebuilder = rebuilder
         self._limits = limits
         self._classes = classes
         self._visited = 0
         self._spelled = 0
+        self._weight = 1
         self._later: deque[Child] = deque()
         self._seen: set[int] = set()
         self._barren: set[int] = set()
         self._skimmed: set[int] = set()
+        self._met: dict[int, int] = {}
 
     def run(self, root: Any) -> None:
         """Collect all tensors below `root`; a root that is one is called "".
@@ -98,6 +104,8 @@ class Flattener:
             path.add(place)
             if len(path) > self._limits.pickle_depth:
                 self._refuse("pickle_depth", self._limits.pickle_depth, len(path), "levels")
+            self._met[place] = times = self._met.get(place, 0) + 1
+            self._weight = min(times, _HEAVIEST)
             waiting.append((_Left(place, self._found()), name, mode))
             waiting.extend(reversed(list(self._children(value, name, mode, top=top))))
             top = False
@@ -172,13 +180,15 @@ class Flattener:
     def _named(self, items: Any, name: str, mode: int, *, top: bool) -> Iterator[Child]:
         """Spell the names of children, counting what they take: long names and deep nesting multiply."""
         prefix = "" if top else f"{name}."
+        weight = self._weight
         for key, value in items:
             if type(value) in _LEAVES:
                 continue
             text = prefix + (key if type(key) is str else key_name(key))
-            self._spelled += len(text)
+            self._spelled += len(text) * weight
             if self._spelled > self._limits.text_bytes:
-                self._refuse("text_bytes", self._limits.text_bytes, self._spelled, "bytes of names")
+                what = f"bytes of names, where those below an object that is met again count double, and so on up to {_HEAVIEST} times"
+                self._refuse("text_bytes", self._limits.text_bytes, self._spelled, what)
             yield value, text, mode
 
     def _object(self, call: Call, name: str, mode: int, *, top: bool) -> Iterator[Child]:
@@ -197,6 +207,8 @@ class Flattener:
         if mode != _PLAIN and id(call) in self._seen:
             return
         self._seen.add(id(call))
+        if mode == _PLAIN:
+            self.modules.setdefault(name, call)
         yield from self._named(tensors, name, mode, top=top)
         if mode != _ATTRIBUTE:
             yield from self._named(attributes, name, _ATTRIBUTE, top=top)

@@ -17,6 +17,8 @@ from firekeep.formats.pytorch._work import Work
 
 _CHUNK = 1 << 16
 """Opcodes between two looks at the limits."""
+_WASTE = 4
+"""What throwing a value away counts for: a pickler hardly ever does, and who makes values only to drop them wants the time."""
 _U32 = struct.Struct("<I").unpack_from
 _I32 = struct.Struct("<i").unpack_from
 _U16 = struct.Struct("<H").unpack_from
@@ -119,7 +121,7 @@ class Machine(Work):
                         elif op in AFTER_MARK:
                             items = stack
                             stack = meta.pop()
-                            made += 1
+                            made += 2
                             pos = AFTER_MARK[op](self, stack, items, pos)
                         else:
                             made += 1
@@ -159,16 +161,16 @@ class Machine(Work):
                         value = stack.pop()
                         key = stack.pop()
                         self.set_items(stack[-1], [key, value])
-                        made += 1
+                        made += 2
                         pos += 1
                     elif op == 0x75:  # SETITEMS
                         self.set_items(meta[-1][-1], stack)
-                        made += 1 + (len(stack) >> 3)
+                        made += 3 + (len(stack) >> 3)
                         stack = meta.pop()
                         pos += 1
                     elif op == 0x65:  # APPENDS
                         self.extend(meta[-1][-1], stack)
-                        made += 1 + (len(stack) >> 3)
+                        made += 2 + (len(stack) >> 3)
                         stack = meta.pop()
                         pos += 1
                     elif op == 0x7D:  # EMPTY_DICT
@@ -178,7 +180,7 @@ class Machine(Work):
                     elif op == 0x61:  # APPEND
                         value = stack.pop()
                         self.extend(stack[-1], [value])
-                        made += 1
+                        made += 2
                         pos += 1
                     elif op == 0x5D:  # EMPTY_LIST
                         stack.append([])
@@ -187,18 +189,18 @@ class Machine(Work):
                     elif op == 0x62:  # BUILD
                         value = stack.pop()
                         self.build(stack[-1], value)
-                        made += 1
+                        made += 2
                         pos += 1
                     elif op == 0x30:  # POP
                         if stack:
                             stack.pop()
                         else:
                             stack = meta.pop()
-                        made += 1
+                        made += _WASTE
                         pos += 1
                     elif op == 0x31:  # POP_MARK
                         stack = meta.pop()
-                        made += 1
+                        made += _WASTE
                         pos += 1
                     elif op == 0x2E:  # STOP
                         value = stack.pop()
@@ -208,7 +210,7 @@ class Machine(Work):
                     elif op in AFTER_MARK:
                         items = stack
                         stack = meta.pop()
-                        made += 1
+                        made += 2
                         pos = AFTER_MARK[op](self, stack, items, pos)
                     else:
                         made += 1
@@ -222,4 +224,8 @@ class Machine(Work):
         except _READ_ERRORS as error:
             raise self.explain(pos, error) from None
         finally:
+            self.opcodes = min(
+                self.limits.pickle_opcodes - left, max(0, pos - self.position)
+            )  # each takes a byte or more
+            self.made += made
             self.position = max(self.position, pos)

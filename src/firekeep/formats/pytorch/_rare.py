@@ -20,6 +20,7 @@ _U64 = Struct("<Q").unpack_from
 _LONGEST_GLOBAL = 4096
 _LONG_STRING = 1 << 20
 _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|[0-7]{1,3}|.)", re.DOTALL)
+_PRINTED = re.compile(rb"(?:[^\\]++|\\(?:[\\'\"nrt]|x[0-9a-fA-F]{2}))*+")
 _ESCAPED = {
     b"\\": b"\\",
     b"'": b"'",
@@ -41,6 +42,7 @@ _STORAGE_TEXT = re.compile(
 class _Machine(Protocol):
     data: bytes
     protocol: int
+    made: int
     persistent: Callable[[Any], Any]
 
     @property
@@ -54,6 +56,7 @@ class _Machine(Protocol):
     def find(self, module: str, name: str, position: int) -> Global: ...
     def call(self, func: Any, args: Any) -> Any: ...
     def set_items(self, target: Any, items: list[Any]) -> None: ...
+    def charge(self, values: int) -> None: ...
 
 
 Rare = Callable[[Any, list[Any], int], int]
@@ -124,8 +127,18 @@ def _string(machine: _Machine, stack: list[Any], pos: int) -> int:
     raw, end = _line(machine, pos + 1)
     if len(raw) < 2 or raw[:1] not in (b"'", b'"') or raw[-1:] != raw[:1]:
         raise UnsafePickleError("a string is not quoted")
-    stack.append(_python2_text(_ESCAPE.sub(_unescape, raw[1:-1])))
+    stack.append(_python2_text(_unescape_all(machine, raw[1:-1])))
     return end
+
+
+def _unescape_all(machine: _Machine, raw: bytes) -> bytes:
+    """Undo the escapes of a printed `str`: at once if all are of the kinds that Python 2 prints, else one by one, and counted."""
+    if b"\\" not in raw:
+        return raw
+    if len(raw) > _LONG_STRING and _PRINTED.fullmatch(raw):
+        return raw.decode("unicode_escape").encode("latin-1")
+    machine.charge(raw.count(b"\\"))
+    return _ESCAPE.sub(_unescape, raw)
 
 
 def _binary_string(machine: _Machine, stack: list[Any], pos: int) -> int:
@@ -181,12 +194,14 @@ def _frame(machine: _Machine, stack: list[Any], pos: int) -> int:
 def _get(machine: _Machine, stack: list[Any], pos: int) -> int:
     raw, end = _line(machine, pos + 1)
     stack.append(machine.get(_integer(raw)))
+    machine.made += 1
     return end
 
 
 def _put(machine: _Machine, stack: list[Any], pos: int) -> int:
     raw, end = _line(machine, pos + 1)
     index = _integer(raw)
+    machine.made += 2
     if index == len(machine.memo):
         machine.memo.append(stack[-1])
     else:

@@ -19,6 +19,8 @@ from firekeep.limits import Limits
 _MOST_AXES = 31
 """NumPy 1 has 32; gathering complex numbers takes one more."""
 _MOST_WRAPPERS = 16
+_FREE_EXPANSION = 8
+"""How many times over a storage may be repeated by views of it before that counts against the limit."""
 
 
 class Rebuilder:
@@ -34,6 +36,7 @@ class Rebuilder:
         self._handlers: dict[Global, Handler | None] = {}
         self._nested: dict[Call, Storage] = {}
         self._depth = 0
+        self._expanded = 0
 
     def is_tensor(self, value: Any) -> bool:
         """Tell whether `recognise` would give a tensor, without making it."""
@@ -116,6 +119,10 @@ class Rebuilder:
         problem = storage.problem
         if len(shape) > _MOST_AXES and problem is None:
             problem = f"it has {len(shape)} axes; at most {_MOST_AXES} can be given"
+        if problem is None and numel:
+            problem = self._count_expansion(
+                storage, nbytes, (last - offset + 1) * (dtype.bits // 8), room * (dtype.bits // 8)
+            )
         if problem is not None:
             return Tensor(dtype, shape, NoBlob(nbytes, problem), problem)
         storage.used += nbytes
@@ -132,6 +139,21 @@ class Rebuilder:
         else:
             blob = _strided(storage, dtype, offset, shape, strides, swap)
         return Tensor(dtype, shape, BoolBlob(blob) if dtype.kind == "bool" else blob)
+
+    def _count_expansion(self, storage: Storage, nbytes: int, span: int, room: int) -> str | None:
+        """Count by how much a view is longer than the bytes it looks at; say so where a file of a few bytes would fill a disk."""
+        if nbytes <= span:
+            return None
+        free = max(0, _FREE_EXPANSION * room - storage.expanded)
+        beyond = max(0, nbytes - span - free)
+        if self._expanded + beyond > self._limits.expanded_bytes:
+            return (
+                f"it repeats {span:,} bytes of its storage so that they make {nbytes:,}, and views that repeat may add "
+                f"{self._limits.expanded_bytes:,} bytes to a file: firekeep.Limits(expanded_bytes=...) allows more"
+            )
+        self._expanded += beyond
+        storage.expanded += nbytes - span
+        return None
 
     def _check_size(self, nbytes: int) -> None:
         if nbytes > self._limits.tensor_bytes:

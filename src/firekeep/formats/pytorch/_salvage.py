@@ -16,10 +16,10 @@ _MEMBER_BYTES = 16 << 20
 _ALL_BYTES = 64 << 20
 
 
-def salvage_members(source: Source) -> Iterator[tuple[str, bytes]]:
-    """Give what each local header leads to: its name, and its bytes as far as they can be unpacked."""
+def salvage_members(source: Source, *, most: int = _ALL_BYTES) -> Iterator[tuple[str, bytes]]:
+    """Give what each local header leads to: its name, and its bytes as far as they can be unpacked, `most` in all."""
     data = source.view(0, min(source.size, _SEARCHED)).tobytes()
-    at, left = data.find(_MAGIC), _ALL_BYTES
+    at, left = data.find(_MAGIC), most
     for _ in range(_MOST_MEMBERS):
         if at < 0 or at + _LOCAL.size > len(data) or left <= 0:
             return

@@ -13,7 +13,8 @@ from typing import Any
 from firekeep.blobs import MemorySource, Source
 from firekeep.errors import DigestError, FirekeepError, LimitError, TruncatedError
 from firekeep.formats._protocol import OpenOptions
-from firekeep.formats._zip import ZipDirectory, ZipMember, read_directory
+from firekeep.formats._zip import InflatedBlob, ZipDirectory, ZipMember, read_directory
+from firekeep.formats.pytorch._budget import Budget
 from firekeep.formats.pytorch._inert import Global
 from firekeep.formats.pytorch._kinds import ends_as_zip, tell_kind
 from firekeep.formats.pytorch._legacy import MAGIC
@@ -21,18 +22,18 @@ from firekeep.formats.pytorch._machine import Machine
 from firekeep.formats.pytorch._report import ScanGlobal, ScanReport, ordered
 from firekeep.formats.pytorch._salvage import salvage_members
 from firekeep.formats.pytorch._tar import read_members
-from firekeep.formats.pytorch._tokens import find_names, looks_like_pickle
+from firekeep.formats.pytorch._tokens import MOST_TOKENS, find_names, looks_like_pickle
 from firekeep.formats.pytorch._verdicts import DANGEROUS, judge
 from firekeep.formats.pytorch._window import Window
 from firekeep.garbage import collector_paused
 from firekeep.limits import Limits
 
 _DEEPEST = 4
-_FIRST_WINDOW = 1 << 18
+_FIRST_WINDOW = 1 << 14
+_GROWTH = 32
 _HEAD = 4096
 _LEGACY_PICKLES = 5
 _MOST_PICKLES = 10_000
-_INFLATED_BYTES = 64 << 20
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".pck", ".joblib", ".dat")
 _BURNPACK = b"NRUB"
 """As a pickle, None that is called with nothing to call: every unpickler ends there."""
@@ -50,7 +51,7 @@ _PACKED = {
 
 def scan(source: Source, options: OpenOptions) -> ScanReport:
     """Look through a file; see `firekeep.formats.pytorch.scan_source`."""
-    search = _Search(options.limits)
+    search = _Search(options.limits, source.size)
     with collector_paused():
         search.any(source, "", 0, expected=True)
     return search.report(source.path)
@@ -70,18 +71,20 @@ class _Watcher(Machine):
 
 
 class _Search:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, size: int) -> None:
         self._limits = limits
+        self._budget = Budget(limits, size)
         self._found: dict[tuple[str, str, str], ScanGlobal] = {}
         self._damaged: list[str] = []
         self._pickles = 0
-        self._inflatable = _INFLATED_BYTES
 
     def report(self, path: str | None) -> ScanReport:
         damaged = None
         if self._damaged:
             more = len(self._damaged) - 1
             damaged = self._damaged[0] + (f" (and {more} more)" if more else "")
+        if unseen := self._budget.verdict():
+            damaged = f"{damaged}; {unseen}" if damaged else unseen
         return ScanReport(globals=ordered(self._found.values()), damaged=damaged, pickles=self._pickles, path=path)
 
     def any(self, source: Source, member: str, depth: int, *, expected: bool) -> None:
@@ -118,18 +121,19 @@ class _Search:
             return
         trouble: FirekeepError | None = None
         for name in members:
+            inner_name = f"{member}/{name}" if member else name
             try:
-                inner = self._open_member(source, directory, directory.members[name])
+                inner = self._open_member(source, directory, directory.members[name], inner_name)
             except FirekeepError as error:
                 trouble = trouble or error
                 continue
             due = name.endswith(_PICKLE_SUFFIXES)
             if inner is not None:
-                self.any(inner, f"{member}/{name}" if member else name, depth + 1, expected=due)
+                self.any(inner, inner_name, depth + 1, expected=due)
         if directory.archives > 1 or trouble is not None:
             self._salvage(source, member, depth, trouble, expected=expected)
 
-    def _open_member(self, source: Source, directory: ZipDirectory, entry: ZipMember) -> Source | None:
+    def _open_member(self, source: Source, directory: ZipDirectory, entry: ZipMember, name: str) -> Source | None:
         """Give a member as a file; None where its first bytes tell that there is nothing to find."""
         blob = directory.blob(entry)
         window = blob.window()
@@ -144,21 +148,22 @@ class _Search:
         head = bytes(next(blob.chunks(_HEAD), b""))
         if not (head.startswith((b"PK", _NPY)) or head[257:262] == b"ustar" or looks_like_pickle(head)):
             return None
-        if entry.size > self._inflatable:
-            raise LimitError(f"members of more than {_INFLATED_BYTES:,} bytes in all would be inflated to be looked at")
-        self._inflatable -= entry.size
+        if not isinstance(blob, InflatedBlob) or not self._budget.inflate(entry.size):
+            self._budget.skip(name)
+            return None
         try:
-            return MemorySource(directory.read(entry, limit=_INFLATED_BYTES))
+            return MemorySource(blob.inflate())
         except DigestError as error:
             self._damaged.append(error.message)
-            return MemorySource(directory.read(entry, limit=_INFLATED_BYTES, verify=False))
+            return MemorySource(blob.inflate(verify=False))
 
     def _salvage(self, source: Source, member: str, depth: int, error: FirekeepError | None, *, expected: bool) -> None:
         """Look at what the local headers of a damaged or tampered archive lead to."""
         if error is not None and expected:
             self._damaged.append(error.message)
-        for name, data in salvage_members(source):
+        for name, data in salvage_members(source, most=self._budget.inflatable):
             inner = f"{member}/{name}" if member else name
+            self._budget.inflate(min(len(data), self._budget.inflatable))
             self.any(MemorySource(data), inner, depth + 1, expected=False)
 
     def _tar(self, source: Source, member: str, depth: int) -> None:
@@ -184,10 +189,18 @@ class _Search:
         for number in range(_MOST_PICKLES):
             if number >= most or position >= source.size:
                 return
-            machine, value, error = self._run(source, position)
+            limits = self._budget.limits()
+            if limits is None:
+                self._budget.skip(member)
+                return
+            machine, value, error = self._run(source, position, limits)
+            if isinstance(error, LimitError) and limits.pickle_opcodes <= machine.opcodes < self._limits.pickle_opcodes:
+                self._budget.skip(member)
             if error is not None and number and not machine.globals:
                 return  # what follows a pickle and is none
             if error is not None and not expected and not _is_attack(machine.globals.values()):
+                if isinstance(error, LimitError):
+                    self._budget.skip(member)
                 return  # what only looked like one
             self._pickles += 1
             self._record(machine.globals.values(), member)
@@ -206,27 +219,30 @@ class _Search:
             ):
                 return
 
-    def _run(self, source: Source, position: int) -> tuple[_Watcher, Any, FirekeepError | None]:
+    def _run(self, source: Source, position: int, limits: Limits) -> tuple[_Watcher, Any, FirekeepError | None]:
         """Run a machine over a window that grows until the pickle ends in it."""
         window = _FIRST_WINDOW
         most = min(source.size - position, self._limits.pickle_bytes)
         while True:
             machine = _Watcher(
-                bytes(source.view(position, min(window, most))), limits=self._limits, base=position, persistent=_keep
+                bytes(source.view(position, min(window, most))), limits=limits, base=position, persistent=_keep
             )
             try:
-                return machine, machine.run(), None
-            except TruncatedError as error:
-                if window >= most:
-                    return machine, None, error
-                window *= 8
-            except FirekeepError as error:
-                return machine, None, error
+                value, error = machine.run(), None
+            except FirekeepError as found:
+                value, error = None, found
+            if isinstance(error, TruncatedError) and window < most:
+                window *= _GROWTH
+                continue
+            self._budget.spend(machine.opcodes + machine.made)
+            return machine, value, error
 
     def _after(self, machine: _Watcher, member: str) -> None:
         """Search what comes after the damage for names."""
         known = {(found.module, found.name) for found in machine.globals.values()}
-        for found in find_names(machine.data, machine.position):
+        tokens = max(0, min(MOST_TOKENS, self._budget.left, len(machine.data) - machine.position))
+        self._budget.spend(tokens)
+        for found in find_names(machine.data, machine.position, most=tokens):
             if (found.module, found.name) not in known:
                 self._record([found], member)
 

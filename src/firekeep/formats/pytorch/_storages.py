@@ -21,7 +21,7 @@ class Storage:
     """The elements of one storage, or a view of them.
 
     `start` is where they begin in `blob`, in bytes. With a `problem` there are no bytes. `used` counts the bytes that views
-    were made of.
+    were made of, `expanded` those by which views that repeat elements are longer than what they look at.
     """
 
     dtype: DType | None
@@ -31,6 +31,7 @@ class Storage:
     start: int = 0
     problem: str | None = None
     used: int = 0
+    expanded: int = 0
 
 
 class StorageTable:

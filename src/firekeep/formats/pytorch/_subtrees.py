@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,6 +15,8 @@ from firekeep.formats.pytorch._rebuild import Rebuilder
 _DEEPEST = 64
 _LONGEST_LIST = 16
 _KEYS_SHOWN = 20
+_OFTEN = 8
+"""Paths on which one object is looked through for models."""
 _NO_MODEL = frozenset(
     (
         "callbacks",
@@ -116,6 +119,7 @@ class ModelFinder:
     def __init__(self, rebuilder: Rebuilder) -> None:
         self._rebuilder = rebuilder
         self._weights: dict[int, tuple[int, int]] = {}
+        self._searched: Counter[int] = Counter()
 
     def find(self, root: Any) -> dict[str, int]:
         """Map dotted paths to numbers of tensors; nothing when the root itself is the model, or when there is none."""
@@ -127,6 +131,9 @@ class ModelFinder:
 
     def _search(self, node: Any, path: str, depth: int) -> Iterator[tuple[str, int]]:
         if depth > _DEEPEST or (type(node) in (list, tuple) and len(node) > _LONGEST_LIST):
+            return
+        self._searched[id(node)] += 1
+        if self._searched[id(node)] > _OFTEN:  # objects in objects that share them: as many paths as there are atoms
             return
         for name, value in _branches(node):
             tensors, _ = self._weigh(value, depth + 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from firekeep.formats.pytorch._inert import Global
 from firekeep.formats.pytorch._opcodes import NAMES, argument_end
 
-_MOST_TOKENS = 200_000
+MOST_TOKENS = 200_000
 _TOLD_BY = 12
 _LONGEST_NAME = 4096
 _TEXTS = {0x58: 5, 0x8C: 2, 0x8D: 9, 0x54: 5, 0x55: 2}
@@ -43,15 +43,15 @@ def _is_name(raw: bytes) -> bool:
     return all(part and all(byte > 0x20 and byte != 0x7F for byte in part) for part in raw.split(b"\n")[:2])
 
 
-def find_names(data: bytes, position: int) -> Iterator[Global]:
-    """Find the globals named from `position` on, behind damage: what is on the stack there is not known.
+def find_names(data: bytes, position: int, *, most: int = MOST_TOKENS) -> Iterator[Global]:
+    """Find the globals that the next `most` opcodes from `position` on name, behind damage: what is on the stack is not known.
 
     A name is taken for called when any call follows it.
     """
     names: list[Global] = []
     texts: list[str] = ["?", "?"]
     calls = -1
-    for number in range(_MOST_TOKENS):
+    for number in range(most):
         if position >= len(data) or data[position] not in NAMES:
             break
         op = data[position]

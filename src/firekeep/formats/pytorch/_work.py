@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -16,6 +15,8 @@ from firekeep.limits import Limits
 Persistent = Callable[[Any], Any]
 
 _SHORT_TEXT = 255
+_NEW_NAME = 100
+"""What a name that was not met before counts for: honest pickles have dozens, and each is judged, listed and sorted."""
 _BEYOND_LATIN1 = re.compile(rb"[\xc4-\xff]")
 _BEYOND_PLANE0 = re.compile(rb"[\xf0-\xff]")
 
@@ -27,8 +28,8 @@ def _refuse_persistent(pid: Any) -> NoReturn:
 class Work:
     """The state of a machine that reads one pickle: `data` from `position`.
 
-    `made` and `text` count values and bytes of text against the limits. `globals` holds every name met. `base` is where `data`
-    starts in the file, for the offsets in messages; `place` names the pickle in them.
+    `made` and `text` count values and bytes of text against the limits, `opcodes` what was done in the end. `globals` holds every name
+    met. `base` is where `data` starts in the file, for the offsets in messages; `place` names the pickle in them.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class Work:
         self.globals: dict[tuple[str, str], Global] = {}
         self.memo: list[Any] = []
         self.sparse: dict[int, Any] = {}
-        self._hashes: dict[int, tuple[dict[Any, Any], Counter[int]]] = {}
+        self._hashes: dict[int, tuple[dict[Any, Any], dict[int, int]]] = {}
         self.made = 0
         self.text = 0
+        self.opcodes = 0
         self._base = base
         self._place = place
         self._makers = makers
@@ -120,6 +122,7 @@ class Work:
             make = self._makers.get((module, name))
             found = Global(module, name, offset=self._base + position, make=make)
             self.globals[module, name] = found
+            self.made += _NEW_NAME
         found.count += 1
         return found
 
@@ -146,9 +149,13 @@ class Work:
             self.text += len(made)
             self._check_text()
         else:
-            self.made += size_of(made)
-            if self.made > self.limits.pickle_nodes:
-                self.refuse_beyond("pickle_nodes", self.limits.pickle_nodes, self.made, "values")
+            self.charge(size_of(made))
+
+    def charge(self, values: int) -> None:
+        """Count work as so many values, at once: one opcode can do much of it."""
+        self.made += values
+        if self.made > self.limits.pickle_nodes:
+            self.refuse_beyond("pickle_nodes", self.limits.pickle_nodes, self.made, "values")
 
     def build(self, target: Any, state: Any) -> None:
         """Set the state of an object."""
@@ -195,9 +202,13 @@ class Work:
 
     def _count_hash(self, held: dict[Any, Any], key: tuple[Any, ...]) -> None:
         """Refuse a dictionary whose tuple keys were made to have one hash: each would be compared with all others."""
-        _, counts = self._hashes.setdefault(id(held), (held, Counter()))
-        counts[hash(key)] += 1
-        if counts[hash(key)] > SAME_HASH:
+        known = self._hashes.get(id(held))
+        if known is None:
+            known = self._hashes[id(held)] = (held, {})
+        counts, code = known[1], hash(key)
+        self.made += 2
+        counts[code] = alike = counts.get(code, 0) + 1
+        if alike > SAME_HASH:
             raise crowded()
 
     def check(self, made: int, *, stack: int, depth: int) -> None:

@@ -39,6 +39,8 @@ def open_shards(path: str, options: OpenOptions) -> tuple[Container, Source] | N
     both ways. Names in an index are names of files beside it, never paths. Raises `FormatError` naming what is missing or doubled.
     """
     place = Path(path)
+    if not path:  # no file's name, and no other name of the current directory
+        return None
     if place.is_dir():
         from firekeep.formats.safetensors import _shards
 

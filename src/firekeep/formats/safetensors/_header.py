@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from firekeep.blobs import Source
 from firekeep.dtypes import BY_SAFETENSORS
 from firekeep.errors import HeaderError, LimitError, MetadataError, TruncatedError, WrongFormatError
-from firekeep.formats.safetensors._json import parse_object, require_text
+from firekeep.formats.safetensors._json import parse_object, refuse_giants, require_text
 from firekeep.formats.safetensors._table import Form, Table, sort_by_data
 from firekeep.limits import Limits
 
@@ -50,7 +50,9 @@ def read_header(source: Source, limits: Limits) -> bytes:
         )
     if length == 0:
         raise HeaderError("the header has 0 bytes, where even a file without tensors has '{}'")
-    return bytes(source.view(LENGTH_BYTES, length))
+    view = source.view(LENGTH_BYTES, length)
+    refuse_giants(view, "the header")
+    return bytes(view)
 
 
 def _refuse_pointer(source: Source) -> None:

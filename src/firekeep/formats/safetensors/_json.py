@@ -8,7 +8,15 @@ from typing import Any, NoReturn
 from firekeep.errors import LimitError, MetadataError
 
 WHITESPACE = " \t\n\r"
+_PADDING = b" " * 64
 _LARGE = 4 << 20
+_FREE_STRINGS = 1_000_000
+_STRINGS_EACH = 10
+"""Texts that a large header may have, and for each of its tensors: five in its row, some in the metadata, where digests are."""
+_BLOCK = 1 << 10
+_STRETCH = 1 << 20
+_LONG_BYTES = 16 << 20
+"""How much of large JSON may lie in blocks without a quote."""
 
 
 def parse_object(raw: bytes, what: str) -> dict[str, Any]:
@@ -18,16 +26,18 @@ def parse_object(raw: bytes, what: str) -> dict[str, Any]:
     object, NaN and Infinity, numbers too long and nesting too deep to be meant.
     """
     refuse_flood(raw, what)
-    text = _decode_text(raw, what)
-    start = len(text) - len(text.lstrip(WHITESPACE))
-    if text[start : start + 1] != "{":
-        found = f"starts with {text[start : start + 1]!r}" if text[start:] else "is empty"
-        raise MetadataError(f"{what} {found}, where a JSON object starts with '{{'", offset=start)
-    plain = _decode_json(_PLAIN, text, what)
+    text = _decode_text(raw.rstrip(b" ") if raw.endswith(_PADDING) else raw, what)
+    if not text.startswith("{"):
+        start = len(text) - len(text.lstrip(WHITESPACE))
+        if text[start : start + 1] != "{":
+            found = f"starts with {text[start : start + 1]!r}" if text[start:] else "is empty"
+            raise MetadataError(f"{what} {found}, where a JSON object starts with '{{'", offset=start)
     # With no backslash in it, a text has two quotes for every string; a key that was overwritten by its duplicate is missing here.
-    if b"\\" in raw or raw.count(b'"') != 2 * _count_strings(plain):
-        return _decode_json(STRICT, text, what)
-    return plain
+    if b"\\" not in raw:
+        plain = _decode_json(_PLAIN, text, what)
+        if raw.count(b'"') == 2 * _count_strings(plain):
+            return plain
+    return _decode_json(STRICT, text, what)
 
 
 def require_text(text: str, what: str) -> None:
@@ -42,7 +52,8 @@ def refuse_flood(raw: bytes, what: str) -> None:
     """Refuse large JSON that would take many times its size in memory: a value in every few bytes, as no table of tensors has."""
     if len(raw) < _LARGE:
         return
-    values = raw.count(b",") + raw.count(b"[") + raw.count(b"{") + raw.count(b'"') // 2
+    strings = raw.count(b'"') // 2
+    values = raw.count(b",") + raw.count(b"[") + raw.count(b"{") + strings
     most = len(raw) * 3 // 10
     if values > most:
         raise LimitError(
@@ -50,6 +61,43 @@ def refuse_flood(raw: bytes, what: str) -> None:
             limit=most,
             actual=values,
         )
+    if strings <= _FREE_STRINGS:
+        return
+    rows = raw.count(b'"data_offsets"')
+    most = _FREE_STRINGS + _STRINGS_EACH * rows
+    if strings > most:
+        raise LimitError(
+            f"{what} of {len(raw)} bytes holds about {strings} texts, of which {rows} tensors cannot make use",
+            limit=most,
+            actual=strings,
+        )
+
+
+def refuse_giants(view: memoryview, what: str) -> None:
+    """Refuse large JSON of numbers, names and texts that are thousands of characters long, before it is copied or parsed.
+
+    They show as blocks in which no text begins or ends. Some megabytes of these are fine: metadata may hold a picture. So are spaces
+    at the end, for which nobody has to look.
+    """
+    if view.nbytes < _LARGE:
+        return
+    giants = blank = 0
+    for start in range(0, view.nbytes, _STRETCH):
+        piece = bytes(view[start : start + _STRETCH])
+        for at in range(0, len(piece), _BLOCK):
+            if piece.find(b'"', at, at + _BLOCK) >= 0:
+                giants, blank = giants + blank, 0
+            elif piece[at : at + _BLOCK].isspace():
+                blank += _BLOCK
+            else:
+                giants, blank = giants + blank + _BLOCK, 0
+        if giants > _LONG_BYTES:
+            raise LimitError(
+                f"{what} of {view.nbytes} bytes holds numbers, names or texts of thousands of characters: more than {_LONG_BYTES} bytes "
+                "of it, as no table of tensors does",
+                limit=_LONG_BYTES,
+                actual=giants,
+            )
 
 
 def _decode_text(raw: bytes, what: str) -> str:

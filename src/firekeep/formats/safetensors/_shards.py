@@ -8,7 +8,8 @@ from pathlib import Path
 from firekeep.blobs import FileSource, Source
 from firekeep.errors import FirekeepError, LimitError, MetadataError, UnsupportedError, WrongFormatError
 from firekeep.formats._protocol import Container, OpenOptions
-from firekeep.formats.safetensors._json import parse_object, require_text
+from firekeep.formats.safetensors._json import parse_object, refuse_giants, require_text
+from firekeep.formats.safetensors._pool import MOST_OPEN, Pool, PooledSource
 from firekeep.formats.safetensors._read import open_container
 from firekeep.formats.safetensors._union import Index, Shard, join_shards
 from firekeep.limits import Limits
@@ -72,9 +73,10 @@ def open_index(place: Path, options: OpenOptions) -> tuple[Container, Source] | 
             missing = sorted(set(named) - set(present))
             names = [name for name in present if name.endswith(SUFFIX)] if missing else named
             shards = []
+            pool = Pool() if len(names) > MOST_OPEN else None
             for name in names:
                 try:
-                    shards.append(_open_shard(place.parent, name, options))
+                    shards.append(_open_shard(place.parent, name, options, pool=pool))
                 except FirekeepError:
                     if not missing:
                         raise
@@ -97,7 +99,9 @@ def _read_index(source: Source, limits: Limits, *, optional: bool) -> Index | No
             limit=limits.safetensors_header_bytes,
             actual=source.size,
         )
-    raw = bytes(source.view(0, source.size))
+    view = source.view(0, source.size)
+    refuse_giants(view, "the index")
+    raw = bytes(view)
     if optional and b'"weight_map"' not in raw:
         return None
     index = parse_object(raw, "the index")
@@ -139,8 +143,12 @@ def _require_safetensors(files: set[str]) -> None:
         )
 
 
-def _open_shard(directory: Path, name: str, options: OpenOptions) -> Shard:
-    source = FileSource(directory / name, private=options.private)
+def _open_shard(directory: Path, name: str, options: OpenOptions, *, pool: Pool | None = None) -> Shard:
+    source: Source
+    if pool is None:
+        source = FileSource(directory / name, private=options.private)
+    else:
+        source = PooledSource(directory / name, pool, private=options.private)
     try:
         return Shard(name, open_container(source, options), source)
     except FirekeepError as error:

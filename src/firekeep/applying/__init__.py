@@ -1,0 +1,245 @@
+"""Putting tensors into a model: a plan first, then the bytes, then a report that names every tensor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from firekeep import floats
+from firekeep.applying._attempt import Attempt, choose_layout, offer, other_layout
+from firekeep.applying._counters import counters
+from firekeep.applying._job import Hold, LoadJob
+from firekeep.applying._stage import stage
+from firekeep.applying._ties import Shared, share
+from firekeep.bridges import Bridge, Filling, bridge_of
+from firekeep.dtypes import DType
+from firekeep.entry import TensorEntry
+from firekeep.errors import FirekeepError, TruncatedError
+from firekeep.folding import natural
+from firekeep.garbage import collector_paused
+from firekeep.matching import Remedy, find_remedies
+from firekeep.report import LoadError, LoadReport, NothingMatchedError, Problem, make_report
+from firekeep.rules import Losses, can_cast, cast
+from firekeep.slots import Outline, Slot
+from firekeep.supply import Supply
+from firekeep.wording import count
+
+__all__ = ["Hold", "LoadJob", "load_into", "preview"]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Load:
+    """A load on its way."""
+
+    supply: Supply
+    job: LoadJob
+    target: str
+    outline: Outline
+    skipped: tuple[str, ...]
+    tried: Attempt
+    fillings: list[Filling] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    casts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    losses: Losses = field(default_factory=Losses)
+    notes: list[str] = field(default_factory=list)
+    remedies: list[Remedy] = field(default_factory=list)
+    shared: Shared = field(default_factory=Shared)
+    counted: tuple[str, ...] = ()
+    """Counters of batches that the file keeps as scalars: places of the model, and no tensors of the file."""
+
+
+def load_into(obj: Any, supply: Supply, job: LoadJob) -> LoadReport:
+    """Put tensors into an object; see `firekeep.load_into`.
+
+    A load that is refused has changed nothing and raises `LoadError` with the whole report.
+    """
+    bridge = bridge_of(obj)
+    with collector_paused():
+        load = _prepare(bridge.outline(obj), supply, job, target=type(obj).__name__)
+    report = _report(load, applied=None)
+    if not report.ok:
+        raise _refusal(load, report)
+    if job.dry_run:
+        return report
+    return _fill(bridge, obj, load)
+
+
+def preview(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> LoadReport:
+    """Report what a load into such a model would do, refused or not; nothing is read."""
+    with collector_paused():
+        return _report(_prepare(outline, supply, replace(job, dry_run=True), target=target), applied=None)
+
+
+def _prepare(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> _Load:
+    chosen = {slot.path for slot in outline if job.chosen.accepts(slot)}
+    offered = offer(supply, job)
+    tried, notes = choose_layout(outline, chosen, offered, supply, job)
+    load = _Load(
+        supply=supply,
+        job=job,
+        target=target,
+        outline=outline,
+        skipped=tuple(slot.path for slot in outline if slot.path not in chosen),
+        tried=tried,
+        notes=[*supply.notes(), *notes, *tried.notes],
+    )
+    _refuse_slots(load, chosen)
+    tried = load.tried
+    if tried.plan.refusals(job.policy):
+        found = other_layout(outline, chosen, offered, tried, job)
+        load.remedies += [found] if found is not None else []
+        load.remedies += find_remedies(tried.plan, tried.wanted.wants, tried.offers, options=tried.options)
+        return load
+    _settle(load, chosen)
+    return load
+
+
+def _refuse_slots(load: _Load, chosen: set[str]) -> None:
+    """Name the chosen slots that nothing can be put into, and those of which the file's layout has no form."""
+    for slot in load.outline:
+        if slot.problem is not None and slot.path in chosen:
+            load.problems.append(Problem(kind="read", name=slot.path, message=slot.problem))
+    for path, why in load.tried.wanted.unholdable.items():
+        load.problems.append(Problem(kind="read", name=path, message=why))
+
+
+def _settle(load: _Load, chosen: set[str]) -> None:
+    """Give the paired tensors the names and forms of the slots, and decide what each slot holds."""
+    tried = load.tried
+    entries = [
+        pair.offer if pair.offer.name == pair.want.name else pair.offer.renamed(pair.want.name)
+        for pair in tried.plan.pairs
+    ]
+    made = tried.wanted.settle(entries)
+    slots = {slot.path: slot for slot in load.outline}
+    for name, why in made.problems.items():
+        load.problems.append(Problem(kind="read", name=name, message=why))
+    for step, times in Counter(made.steps.values()).items():
+        load.notes.append(
+            f"{count(times, 'tensor')} {step}, from the layout {tried.wanted.layout!r} to {load.outline.convention!r}"
+        )
+    settled = [entry for entry in made.entries if entry.name in chosen]
+    kept = list(counters(load.supply, load.outline, tried, chosen))
+    load.counted = tuple(entry.name for entry in kept)
+    settled += kept
+    load.shared = share(settled, slots)
+    load.problems += load.shared.conflicts
+    load.fillings = [_filling(load, slots[entry.name], entry) for entry in load.shared.entries]
+
+
+def _filling(load: _Load, slot: Slot, entry: TensorEntry) -> Filling:
+    source = entry.require()
+    dtype = _held(load.job.dtype, slot, source)
+    if dtype is not source and dtype != source:
+        load.casts[slot.path] = (str(source), str(dtype))
+        if can_cast(entry, dtype) and _narrows(source, dtype):
+            entry = cast(entry, dtype, load.losses)  # by us, so that what it loses is counted
+    return Filling(slot, entry, dtype)
+
+
+def _held(hold: Hold, slot: Slot, source: DType) -> DType:
+    if hold == "file":
+        return source
+    if hold == "module" or source.kind != "float" or slot.dtype.kind != "float":
+        return slot.dtype
+    return hold
+
+
+def _narrows(source: DType, target: DType) -> bool:
+    before, after = floats.span(source), floats.span(target)
+    return before[0] < after[0] or before[1] > after[1]
+
+
+def _fill(bridge: Bridge, obj: Any, load: _Load) -> LoadReport:
+    if load.job.stage:
+        try:
+            load.fillings = stage(load.fillings)
+        except FirekeepError as error:
+            raise _failure(load, [], error) from error
+    done: list[str] = []
+    try:
+        bridge.fill(obj, load.fillings, done)
+    except FirekeepError as error:
+        raise _failure(load, done, error) from error
+    return _report(load, applied=load.shared.names(done))
+
+
+def _failure(load: _Load, done: list[str], error: FirekeepError) -> LoadError:
+    load.problems.append(Problem(kind="read", name=_broken_off(load, done, error), message=error.message))
+    if not load.job.stage:
+        load.notes.append(
+            "others may hold some of the new numbers; with stage=True all is read before anything is changed"
+        )
+    return LoadError(_report(load, applied=load.shared.names(done), failed=True))
+
+
+def _broken_off(load: _Load, done: list[str], error: FirekeepError) -> str:
+    """Name the tensor that could not be read; where many are read at once, the first that ends behind the end of the file."""
+    if error.tensor is None and isinstance(error, TruncatedError) and error.actual is not None:
+        for filling in load.fillings:
+            window = filling.entry.blob.window()
+            if window is None or window[0].path != error.path or filling.slot.path in done:
+                continue
+            if window[1] + filling.entry.blob.nbytes > error.actual:
+                return filling.slot.path
+    return error.tensor or ""
+
+
+def _report(load: _Load, *, applied: Sequence[str] | None, failed: bool = False) -> LoadReport:
+    tried = load.tried
+    made = make_report(
+        tried.plan,
+        policy=load.job.policy,
+        source=load.supply.where,
+        target=load.target,
+        sources=tried.sources,
+        applied=applied,
+        skipped=load.skipped,
+        no_counterpart=[name for name in tried.overlooked if name not in load.counted],
+        problems=load.problems,
+        casts=load.casts,
+        losses=_lost(load.losses),
+        ids_restored=_ids_restored(load, applied),
+        dry_run=load.job.dry_run,
+        failed=failed,
+        remedies=load.remedies,
+        notes=load.notes,
+    )
+    if applied is None and (blocked := tuple(_blocked(load))):
+        made = replace(made, refusals=(*made.refusals, *blocked), applied=(), casts={}, losses={}, ids_restored=0)
+    return made if not load.counted else _with_counters(made, load.counted, planned=applied is None and made.ok)
+
+
+def _blocked(load: _Load) -> Iterator[str]:
+    """Say what else the policy does not allow: places that nothing can be put into, and one tensor that would have to be two."""
+    tied = sum(problem.kind == "tie" for problem in load.problems)
+    closed = len(load.problems) - tied
+    if closed and load.job.policy.missing == "error":
+        yield f"{closed:,} that cannot be filled"
+    if tied and load.job.policy.shape == "error":
+        yield f"{tied:,} tied in the model only"
+
+
+def _with_counters(made: LoadReport, counted: Sequence[str], *, planned: bool) -> LoadReport:
+    """Reckon the counters among the places of the model; a plan of tensors does not know them."""
+    applied = tuple(sorted((*made.applied, *counted), key=natural)) if planned else made.applied
+    return replace(made, applied=applied, wanted=made.wanted + len(counted))
+
+
+def _ids_restored(load: _Load, applied: Sequence[str] | None) -> int:
+    """Count the parameters that took over an id, or would; a tree of arrays keeps none."""
+    if load.outline.convention is None:
+        return 0
+    names = None if applied is None else frozenset(applied)
+    reached = [one for one in load.fillings if names is None or one.slot.path in names]
+    return sum(one.entry.param_id is not None for one in reached)
+
+
+def _lost(losses: Losses) -> Mapping[str, int]:
+    return dict(losses.overflowed)
+
+
+def _refusal(load: _Load, report: LoadReport) -> LoadError:
+    return NothingMatchedError(report) if not load.tried.plan.matched else LoadError(report)

@@ -1,0 +1,186 @@
+"""A plan for one reading of a file's layout, and which reading is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from firekeep.applying._job import LoadJob
+from firekeep.applying._wants import Wanted, list_wants
+from firekeep.entry import TensorEntry
+from firekeep.errors import RuleError, UnsupportedError
+from firekeep.layouts import CONVENTIONS, UNSPECIFIED, FileLayout
+from firekeep.matching import MatchOptions, Plan, Remedy, plan
+from firekeep.slots import Convention, Outline
+from firekeep.supply import Supply
+
+COUNTER = "num_batches_tracked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Wants paired with offers. `sources` gives the file's own name of each offer, `overlooked` names that strictness does not see."""
+
+    wanted: Wanted
+    offers: tuple[TensorEntry, ...]
+    options: MatchOptions
+    plan: Plan
+    sources: Mapping[str, str]
+    overlooked: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """A supply after the rename rules."""
+
+    entries: tuple[TensorEntry, ...]
+    sources: Mapping[str, str]
+    submodules: frozenset[str]
+
+
+def offer(supply: Supply, job: LoadJob) -> Offered:
+    """Rename what a supply has; raises `RuleError` naming both where two names become one."""
+    offered = dict(supply.entries)
+    if job.surgery:
+        offered = {entry.name: entry for entry in job.surgery.apply(offered.values()).entries}
+    if not job.remapper:
+        names = list(offered)
+        return Offered(
+            entries=tuple(offered.values()),
+            sources=dict(zip(names, names, strict=True)),
+            submodules=supply.submodules,
+        )
+    renaming = job.remapper.rename(offered)
+    entries = tuple(
+        entry if (new := renaming.names[name]) == name else entry.renamed(new) for name, entry in offered.items()
+    )
+    sources = {new: old for old, new in renaming.names.items()}
+    # Modules without tensors take part in lists by their place: two that become one are one.
+    submodules = frozenset(job.remapper.rename([path]).names[path] for path in supply.submodules)
+    return Offered(entries=entries, sources=sources, submodules=submodules)
+
+
+def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Convention | None, job: LoadJob) -> Attempt:
+    """Pair what the chosen slots want from a file in this layout with what is offered.
+
+    All slots are planned for, and the chosen ones kept: a list is matched by all of its elements.
+    """
+    wanted = list_wants(outline, layout)
+    options = MatchOptions(match=job.match, modules=wanted.modules, submodules=offered.submodules)
+    found = plan(wanted.wants, offered.entries, options=options)
+    if len(chosen) < len(outline):
+        wanted = wanted.narrowed(chosen)
+        found = found.narrowed(lambda want: not chosen.isdisjoint(want.slots))
+    found, overlooked, notes = _overlook(found, wanted)
+    return Attempt(
+        wanted=wanted,
+        offers=offered.entries,
+        options=options,
+        plan=found,
+        sources=offered.sources,
+        overlooked=overlooked,
+        notes=notes,
+    )
+
+
+def _overlook(found: Plan, wanted: Wanted) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
+    """Set aside what the other side cannot have: counters of batches, and further names of a tensor that was found."""
+    overlooked = list(wanted.no_counterpart)
+    missing, notes = [], []
+    filled = {path for pair in found.pairs for path in pair.want.slots}
+    ties = {slot.path: slot.tied_to or slot.path for slot in wanted.outline}
+    roots = {ties[path] for path in filled if path in ties}
+    for want in found.missing:
+        if want.name.rpartition(".")[2] == COUNTER:
+            overlooked.append(want.paths[0])
+        elif want.slots and all(ties.get(path) in roots for path in want.slots):
+            notes.append(f"{want.paths[0]!r} is {ties[want.slots[0]]!r} in the model, and the file holds it once")
+        else:
+            missing.append(want)
+    aside = set() if wanted.outline.convention == "torch" or not wanted.layers else _counters_of(found)
+    unused = tuple(entry for entry in found.unused if entry.name not in aside)
+    overlooked += sorted(aside)
+    return replace(found, missing=tuple(missing), unused=unused), tuple(overlooked), tuple(notes)
+
+
+def _counters_of(found: Plan) -> set[str]:
+    """Give the counters that lie beside tensors which the model wants; those of layers it does not have are unused like the rest."""
+    pairs = (*found.pairs, *found.mismatched, *found.clashes, *found.unreadable)
+    layers = {pair.offer.name.rpartition(".")[0] for pair in pairs}
+    halves = ((entry.name, entry.name.rpartition(".")) for entry in found.unused)
+    return {name for name, (layer, _, last) in halves if last == COUNTER and layer in layers}
+
+
+def choose_layout(
+    outline: Outline, chosen: set[str], offered: Offered, supply: Supply, job: LoadJob
+) -> tuple[Attempt, tuple[str, ...]]:
+    """Read the file in the layout that was asked for, that it names, or that its format leads one to expect.
+
+    Burn's own safetensors files have either layout and do not say which: their names and shapes decide, and where these fit both it is
+    refused. Gives the attempt and what is to be told about it.
+    """
+    said = job.layout or _said(supply.layout, outline)
+    if said is not None or outline.convention is None or supply.layout is None:
+        return attempt(outline, chosen, offered, said, job), ()
+    default = supply.layout.name
+    if default == "torch":
+        return attempt(outline, chosen, offered, "torch", job), ()
+    tries = {name: attempt(outline, chosen, offered, name, job) for name in CONVENTIONS}
+    good = [name for name, tried in tries.items() if not tried.plan.missing and not tried.plan.mismatched]
+    if len(good) == 2 and _differ(tries["torch"], tries["burn"]):
+        raise RuleError(
+            "the file was written by Burn, whose files have its own layout or PyTorch's and do not say which; all shapes fit both",
+            path=supply.where,
+            remedy="Say which it is: layout='burn' (no adapter when it was saved), or layout='torch'.",
+        )
+    layout = good[0] if good else default
+    return tries[layout], (f"names and shapes tell the layout: {layout}",)  # type: ignore[index]
+
+
+def _said(layout: FileLayout | None, outline: Outline) -> Convention | None:
+    if layout is None or outline.convention is None or not layout.said:
+        return None
+    for known in CONVENTIONS:
+        if known == layout.name:
+            return known
+    if layout.name == UNSPECIFIED:
+        raise RuleError(
+            "the file holds arrays of which nobody said how their layers lie",
+            remedy="Say what it is: layout='torch' or layout='burn'.",
+        )
+    raise UnsupportedError(
+        f"the file's layers lie as {layout.name!r} has them, and this model's as {outline.convention!r} has them",
+        remedy=f"Say layout={outline.convention!r} if its tensors lie as the model's do.",
+    )
+
+
+def _differ(first: Attempt, second: Attempt) -> bool:
+    """Say whether two readings would put other numbers into the model."""
+    return _forms(first) != _forms(second)
+
+
+def _forms(tried: Attempt) -> list[tuple[str, str]]:
+    entries = [pair.offer.renamed(pair.want.name) for pair in tried.plan.pairs]
+    made = tried.wanted.settle(entries)
+    return sorted((entry.name, made.steps.get(entry.name, "")) for entry in made.entries)
+
+
+def other_layout(outline: Outline, chosen: set[str], offered: Offered, tried: Attempt, job: LoadJob) -> Remedy | None:
+    """Try the file in the other layout, and give it as a remedy if it would then fit better."""
+    if outline.convention is None or not tried.plan.mismatched:
+        return None
+    now = tried.wanted.layout or outline.convention
+    for name in CONVENTIONS:
+        if name == now:
+            continue
+        found = attempt(outline, chosen, offered, name, job).plan
+        gain = len(found.pairs) - len(tried.plan.pairs)
+        if gain > 0 and len(found.mismatched) < len(tried.plan.mismatched):
+            return Remedy(
+                reason=f"in the layout of {name.capitalize() if name == 'burn' else 'PyTorch'} the shapes fit",
+                python=f"layout={name!r}",
+                cli=f"--layout {name}",
+                gain=gain,
+            )
+    return None

@@ -1,0 +1,35 @@
+"""What is asked of a load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from firekeep.dtypes import DType
+from firekeep.matching import STRICT, Policy
+from firekeep.rules import KeyRemapper, PathFilter
+from firekeep.rules.surgery import Surgery
+from firekeep.slots import Convention
+
+Hold = Literal["module", "file"] | DType
+"""The dtype that a slot holds after a load: its own, the file's, or one for all floats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadJob:
+    """How tensors are to be found and put into a model.
+
+    `chosen` speaks of the model's names, `remapper` turns names of the file into those that the model's convention gives them in it.
+    `surgery` splits and joins tensors of the file before they are
+    renamed. `layout` says how the file's layers lie, where it is known better than the file tells.
+    """
+
+    policy: Policy = STRICT
+    match: Literal["auto", "exact"] = "auto"
+    remapper: KeyRemapper = KeyRemapper()  # noqa: RUF009 - frozen
+    surgery: Surgery = Surgery()  # noqa: RUF009 - frozen
+    chosen: PathFilter = PathFilter()  # noqa: RUF009 - frozen
+    dtype: Hold = "module"
+    layout: Convention | None = None
+    stage: bool = False
+    dry_run: bool = False

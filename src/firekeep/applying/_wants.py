@@ -1,0 +1,130 @@
+"""What a model wants from a file: its slots, under the names and in the forms that the file's convention gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from firekeep.entry import TensorEntry
+from firekeep.matching import Want
+from firekeep.rules.layout import Translation, rename_paths, spellings, translate, translate_layers
+from firekeep.slots import Convention, Layer, Outline, Slot
+from firekeep.views import ghost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The wants of a model for a file in one layout.
+
+    `layers` are the model's, as that layout calls them. `no_counterpart` are slots that a file in it never has, and `unholdable` those
+    of which it has no form, both with the reason.
+    """
+
+    outline: Outline
+    layout: Convention | None
+    wants: tuple[Want, ...]
+    layers: tuple[Layer, ...]
+    modules: frozenset[str]
+    no_counterpart: Mapping[str, str] = field(default_factory=dict)
+    unholdable: Mapping[str, str] = field(default_factory=dict)
+
+    def narrowed(self, chosen: set[str]) -> Wanted:
+        """Keep what the chosen slots want."""
+        return replace(
+            self,
+            wants=tuple(want for want in self.wants if not chosen.isdisjoint(want.slots)),
+            no_counterpart={name: why for name, why in self.no_counterpart.items() if name in chosen},
+            unholdable={name: why for name, why in self.unholdable.items() if name in chosen},
+        )
+
+    def settle(self, entries: Sequence[TensorEntry]) -> Translation:
+        """Give tensors of the file, called as they are wanted, the names and forms of the model's slots."""
+        source, target = self.layout, self.outline.convention
+        if source is None or target is None or source == target:
+            origins = {entry.name: (entry.name,) for entry in entries}
+            return Translation(entries=tuple(entries), origins=origins, steps={}, no_counterpart={}, problems={})
+        return translate(entries, self.layers, source=source, target=target)
+
+
+def list_wants(outline: Outline, layout: Convention | None) -> Wanted:
+    """Say what the slots of a model want from a file in a layout; None takes the model's own."""
+    ghosts = [ghost(slot.path, slot.dtype, slot.shape) for slot in outline if slot.problem is None]
+    slots = {slot.path: slot for slot in outline}
+    own = outline.convention
+    if own is None or layout is None or layout == own:
+        wants = [_want(entry, (entry.name,), slots) for entry in ghosts]
+        return _spelled(
+            Wanted(outline=outline, layout=layout, wants=(), layers=outline.layers, modules=outline.modules), wants
+        )
+    made = translate(ghosts, outline.layers, source=own, target=layout)
+    wants = [_want(entry, made.origins[entry.name], slots) for entry in made.entries]
+    wanted = Wanted(
+        outline=outline,
+        layout=layout,
+        wants=(),
+        layers=translate_layers(outline.layers, source=own, target=layout),
+        modules=frozenset(rename_paths(outline.modules, outline.layers, source=own, target=layout).values()),
+        no_counterpart=made.no_counterpart,
+        unholdable=made.problems,
+    )
+    return _spelled(wanted, wants)
+
+
+def _want(entry: TensorEntry, origins: tuple[str, ...], slots: Mapping[str, Slot]) -> Want:
+    return Want(
+        name=entry.name,
+        shape=entry.shape,
+        dtype=entry.dtype,
+        slots=origins,
+        container=".".join(slots[origins[0]].containers),
+    )
+
+
+def _spelled(wanted: Wanted, wants: list[Want]) -> Wanted:
+    """Add the other names under which each want may be found."""
+    layers = {layer.path: layer for layer in wanted.layers}
+    variants = frozenset(_variants(wanted.outline))
+    for want in wants:
+        if wanted.layout is not None or wanted.outline.convention is not None:
+            want.spellings = _spellings(want.name, layers, wanted.layout or wanted.outline.convention)
+        if variants:
+            short = _without_variants(want.name, variants)
+            want.short = short if short != want.name else None
+    return replace(wanted, wants=tuple(wants))
+
+
+def _spellings(name: str, layers: Mapping[str, Layer], convention: Convention | None) -> tuple[str, ...]:
+    if convention is None:
+        return ()
+    for path in prefixes(name):
+        if (layer := layers.get(path)) is not None:
+            role = name[len(path) + 1 :] if path else name
+            before = f"{path}." if path else ""
+            return tuple(f"{before}{other}" for other in spellings(layer, role, convention))
+    return ()
+
+
+def prefixes(name: str) -> Iterator[str]:
+    """Give the paths of all that a name lies in, the innermost first, and "" last."""
+    end = name.rfind(".")
+    while end > 0:
+        yield name[:end]
+        end = name.rfind(".", 0, end)
+    yield ""
+
+
+def _variants(outline: Iterable[Slot]) -> Iterator[str]:
+    """Give the paths that end in the name of an enum's variant."""
+    for slot in outline:
+        if not any(label.startswith("Enum:") for label in slot.containers):
+            continue
+        segments = slot.path.split(".")
+        for place, label in enumerate(slot.containers[: len(segments)]):
+            if label.startswith("Enum:"):
+                yield ".".join(segments[: place + 1])
+
+
+def _without_variants(name: str, variants: frozenset[str]) -> str:
+    segments = name.split(".")
+    kept = [segment for place, segment in enumerate(segments) if ".".join(segments[: place + 1]) not in variants]
+    return ".".join(kept)

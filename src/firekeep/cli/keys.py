@@ -1,0 +1,123 @@
+"""`firekeep keys`: what the tensors of a file are called, and would be called after renames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from firekeep.cli import _output
+from firekeep.cli._errors import YES, narrower
+from firekeep.cli._options import as_json_option, examples, rename_options, renames
+from firekeep.wording import WIDTH, count, headline, quote
+
+if TYPE_CHECKING:
+    from firekeep.rules import Renaming
+
+_ARROW = "  ->  "
+
+
+@click.command(
+    "keys",
+    short_help="List names, before and after renames.",
+    epilog=examples(
+        "firekeep keys model.safetensors",
+        r"firekeep keys model.pt --rename '^layers\.(\d+)=>blocks.$1'",
+        "firekeep keys run.ckpt --preset module. --mapping names.toml --json",
+    ),
+)
+@click.argument("file")
+@rename_options
+@click.option(
+    "--top-level-key",
+    metavar="PATH",
+    help="PyTorch: take what lies under this dotted path. Default: the part that is a model; '' takes all.",
+)
+@as_json_option
+def command(
+    *,
+    file: str,
+    rename: tuple[str, ...],
+    preset: tuple[str, ...],
+    mapping: str | None,
+    top_level_key: str | None,
+    as_json: bool,
+) -> int:
+    """List the names of the tensors of FILE, and what renames make of them: try them here, then use them with convert or match.
+
+    Every rule is told with the number of names it was found in. Two names that would become one are refused with exit
+    code 2. Names are those that convert and match see: of a PyTorch checkpoint, those of the one part that is a model.
+    """
+    from firekeep import models
+
+    remapper = renames(rename=rename, preset=preset, mapping=mapping)
+    names = models.renamed_keys(file, top_level_key=top_level_key)
+    with narrower(file):
+        renaming = remapper.rename(sorted(names, key=_output.natural))
+    part = top_level_key or (None if top_level_key == "" else _part(file))
+    if as_json:
+        _output.write_json(_document(file, part, renaming))
+    else:
+        _output.write_lines(_told(file, part, renaming))
+    return YES
+
+
+def _part(file: str) -> str | None:
+    """Name the part of a checkpoint that was taken. A pipe was read already, and is not asked."""
+    from firekeep import api
+
+    if not Path(file).is_file():
+        return None
+    with api.open(file) as opened:
+        return next(iter(opened.subtrees), None)
+
+
+def _told(file: str, part: str | None, renaming: Renaming) -> Iterator[str]:
+    facts = count(len(renaming.names), "name")
+    if renaming.hits or renaming.unmet or renaming.changed:
+        facts += f", {renaming.changed:,} changed"
+    yield from _output.escape_lines(headline(f"{file}:", facts))
+    if part is not None:
+        yield from _output.folded(f"what lies under {quote(part)}, without that prefix", indent="  ")
+    yield from _rules(renaming)
+    if renaming.names:
+        yield ""
+    column = max((_output.width(_output.escape(old)) for old, new in renaming.names.items() if old != new), default=0)
+    for old, new in renaming.names.items():
+        yield _line(_output.escape(old) or '""', _output.escape(new) or '""', column)
+
+
+def _rules(renaming: Renaming) -> Iterator[str]:
+    for rule, hits in renaming.hits:
+        told = f"found in {count(hits, 'name')}" if hits else "NOT FOUND in any name"
+        yield from _output.folded(f"{quote(rule, 200)}: {told}", indent="  ")
+    if renaming.unmet:
+        yield f"  names of the table that the file has not: {len(renaming.unmet):,}"
+        yield from (f"    {_output.shown(name)}" for name in renaming.unmet)
+    if renaming.holed:
+        yield f"  names left with nothing before, between or behind dots: {len(renaming.holed):,}"
+        yield from (f"    {_output.shown(renaming.names[old])}" for old in renaming.holed)
+
+
+def _line(old: str, new: str, column: int) -> str:
+    """Give one name, or two with an arrow, which stand below one another where a terminal has no room for both."""
+    if old == new:
+        return f"  {old}"
+    if 2 + column + len(_ARROW) + _output.width(new) <= WIDTH:
+        return f"  {_output.pad(old, column)}{_ARROW}{new}"
+    whole = f"  {old}{_ARROW}{new}"
+    return whole if _output.width(whole) <= WIDTH else f"  {old}\n  {_ARROW}{new}"
+
+
+def _document(file: str, part: str | None, renaming: Renaming) -> dict[str, Any]:
+    return {
+        "path": file,
+        "part": part,
+        "names": renaming.names,
+        "changed": renaming.changed,
+        "rules": [{"rule": rule, "hits": hits} for rule, hits in renaming.hits],
+        "unmet": renaming.unmet,
+        "holed": renaming.holed,
+    }

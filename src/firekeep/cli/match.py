@@ -1,0 +1,97 @@
+"""`firekeep match`: would the tensors of one file fit a model that has those of another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from firekeep.cli import _output, _reports
+from firekeep.cli._errors import NO, YES, narrower
+from firekeep.cli._options import as_json_option, examples, rename_options, renames
+from firekeep.wording import quote
+
+if TYPE_CHECKING:
+    from firekeep.report import LoadReport
+    from firekeep.rules import KeyRemapper
+
+_SOME = 3
+
+
+@click.command(
+    "match",
+    short_help="Say if a file fits a model, by another file of it.",
+    epilog=examples(
+        "firekeep match model.pt --like burn-model.bpk",
+        r"firekeep match theirs.safetensors --like mine.bpk --rename '^model\.=>'",
+        "firekeep match run.ckpt --like model.bpk --include '^encoder' --json",
+    ),
+)
+@click.argument("file")
+@click.option(
+    "--like", metavar="FILE2", required=True, help="A file that the model has written: its names, shapes and layout."
+)
+@rename_options
+@click.option("--include", multiple=True, metavar="REGEX", help="Fill only places of FILE2 that match. Repeatable.")
+@click.option("--exclude", multiple=True, metavar="REGEX", help="Leave places of FILE2 that match. Repeatable.")
+@click.option(
+    "--layout", type=click.Choice(("torch", "burn")), help="How FILE's layers lie, if FILE does not say it rightly."
+)
+@click.option("--exact", is_flag=True, help="Take equal names only; look through no wrappers and other spellings.")
+@click.option(
+    "--top-level-key",
+    metavar="PATH",
+    help="PyTorch: take what lies under this dotted path. Default: the part that is a model; '' takes all.",
+)
+@as_json_option
+def command(
+    *,
+    file: str,
+    like: str,
+    rename: tuple[str, ...],
+    preset: tuple[str, ...],
+    mapping: str | None,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    layout: str | None,
+    exact: bool,
+    top_level_key: str | None,
+    as_json: bool,
+) -> int:
+    """Say how the tensors of FILE would go into a model that has the names and shapes of FILE2. No tensor is read or written.
+
+    Says what firekeep.load_into would: names are found through known wrappers and other spellings, layers are turned from
+    one layout to the other. Renames turn names of FILE into those of FILE2. Exit code 0 when every place is filled and
+    every tensor used, 1 otherwise.
+    """
+    from firekeep import models
+
+    remapper = renames(rename=rename, preset=preset, mapping=mapping)
+    with narrower(file):
+        report = models.preview(
+            file,
+            like,
+            match="exact" if exact else "auto",
+            rename=remapper,
+            include=include,
+            exclude=exclude,
+            layout=layout,
+            top_level_key=top_level_key,
+        )
+    report = _with_renames(report, remapper)
+    if as_json:
+        _output.write_json(report.to_dict())
+    else:
+        _output.write_lines(_reports.told_load(report))
+    return YES if report.exact else NO
+
+
+def _with_renames(report: LoadReport, remapper: KeyRemapper) -> LoadReport:
+    """Say what the renames made of names that fit nowhere: the report calls them what FILE does."""
+    moved = [(old, new) for old, new in remapper.rename(report.unused).names.items() if old != new]
+    if not moved:
+        return report
+    shown = ", ".join(f"{quote(old)} became {quote(new)}" for old, new in moved[:_SOME])
+    more = f" and {len(moved) - _SOME:,} more" if len(moved) > _SOME else ""
+    return replace(report, notes=(*report.notes, f"by the renames {shown}{more}"))

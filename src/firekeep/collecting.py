@@ -1,0 +1,317 @@
+"""The tensors of a model on their way to a file: filtered, laid out, cast, renamed."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from firekeep._version import __version__
+from firekeep.bridges import bridge_of
+from firekeep.dtypes import BY_NAME, DType
+from firekeep.entry import TensorEntry
+from firekeep.errors import RuleError, UnsupportedError
+from firekeep.formats import Contents, Format
+from firekeep.garbage import collector_paused
+from firekeep.layouts import CONVENTIONS, LAYOUT, UNSPECIFIED
+from firekeep.likeness import Likeness
+from firekeep.matching import Plan, Want, plan
+from firekeep.rules import KeyRemapper, Losses, PathFilter, can_cast, cast
+from firekeep.rules.indices import open_gaps
+from firekeep.rules.layout import translate
+from firekeep.rules.surgery import Surgery
+from firekeep.saving import tie
+from firekeep.scalars import Scalar
+from firekeep.slots import Convention, Layer, Outline
+from firekeep.views import ghost
+from firekeep.wording import count, lines, some
+
+COUNTER_PREFIX = "firekeep.num_batches_tracked."
+_COUNTER = "num_batches_tracked"
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """Tensors of a model, by the names and in the layout asked for.
+
+    `layout` is None where the layers are not known. `scalars` are numbers that the layout has no tensors for. `steps` says what was done.
+    """
+
+    entries: tuple[TensorEntry, ...]
+    layout: Convention | None
+    layers: tuple[Layer, ...] = ()
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+    losses: Losses = field(default_factory=Losses)
+
+    def keys(self) -> list[str]:
+        """List the names."""
+        return [entry.name for entry in self.entries]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectJob:
+    """What is to become of a model's tensors: in this order chosen, laid out, cast, split and joined, renamed."""
+
+    chosen: PathFilter = PathFilter()  # noqa: RUF009 - frozen
+    layout: Convention | None = None
+    promised: str | None = None
+    """The layout that is expected of the file, where none was asked for: kept for models whose layers are known."""
+    dtype: DType | None = None
+    surgery: Surgery = Surgery()  # noqa: RUF009 - frozen
+    remapper: KeyRemapper = KeyRemapper()  # noqa: RUF009 - frozen
+    afterwards: Surgery = Surgery()  # noqa: RUF009 - frozen
+    """Surgery after the renames: what undoes that of a load, which comes before them."""
+    like: Likeness | None = None
+    ties: str = "keep"
+
+
+def collect(obj: Any, job: CollectJob) -> Collection:
+    """Take the tensors of a model, lazily; see `firekeep.collect`."""
+    bridge = bridge_of(obj)
+    with collector_paused():
+        outline = bridge.outline(obj)
+        entries = bridge.entries(obj)
+        kept, left_out = _choose(outline, entries, job.chosen)
+        return arrange(kept, outline, job, left_out=left_out)
+
+
+def _choose(
+    outline: Outline, entries: Sequence[TensorEntry], chosen: PathFilter
+) -> tuple[list[TensorEntry], tuple[str, ...]]:
+    if not chosen:
+        return list(entries), ()
+    wanted = {slot.path for slot in outline if chosen.accepts(slot)}
+    kept = [entry for entry in entries if entry.name in wanted]
+    if entries and not kept:
+        raise RuleError(
+            f"none of the {count(len(entries), 'tensor')} is left after include and exclude",
+            remedy=f"Patterns are searched in the model's names: {some([entry.name for entry in entries])}.",
+        )
+    return kept, tuple(entry.name for entry in entries if entry.name not in wanted)
+
+
+def arrange(
+    entries: Sequence[TensorEntry], outline: Outline, job: CollectJob, *, left_out: tuple[str, ...] = ()
+) -> Collection:
+    """Lay out, cast and rename tensors that are named as a model names them."""
+    made = list(entries)
+    scalars: dict[str, Scalar] = {}
+    steps: list[str] = []
+    layout = _target(outline, job)
+    if layout is not None and layout != outline.convention:
+        laid = lay_out(made, outline, layout=layout, like=job.like, told=outline.convention is not None)
+        made, scalars, steps = list(laid.entries), dict(laid.scalars), list(laid.steps)
+    losses = Losses()
+    if job.dtype is not None:
+        casts = Counter(str(entry.dtype) for entry in made if can_cast(entry, job.dtype))
+        made = [cast(entry, job.dtype, losses) for entry in made]
+        steps += [f"{count(times, 'tensor')} of {source} cast to {job.dtype}" for source, times in casts.items()]
+    made = list(job.surgery.apply(made).entries) if job.surgery else made
+    made = _rename(made, replace(job, layout=layout), steps)
+    made = list(job.afterwards.apply(made).entries) if job.afterwards else made
+    return Collection(
+        entries=tuple(tie(made, job.ties)),
+        layout=layout,
+        layers=outline.layers if layout == outline.convention else (),
+        scalars=scalars,
+        left_out=left_out,
+        steps=tuple(steps),
+        losses=losses,
+    )
+
+
+def _target(outline: Outline, job: CollectJob) -> Convention | None:
+    """Choose the layout: what was asked for, else what the format promises of a model whose layers lie in some known way."""
+    if job.layout is not None or outline.convention is None:
+        return job.layout
+    promised = next((known for known in CONVENTIONS if known == job.promised), None)
+    return promised or outline.convention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaidOut:
+    """Tensors in another layout, what became scalars of them, and what was done, in words. `origins` maps new names to the old ones."""
+
+    entries: tuple[TensorEntry, ...]
+    origins: Mapping[str, tuple[str, ...]]
+    scalars: Mapping[str, Scalar]
+    steps: tuple[str, ...]
+
+
+def lay_out(
+    entries: Sequence[TensorEntry],
+    outline: Outline,
+    *,
+    layout: Convention,
+    like: Likeness | None = None,
+    told: bool = False,
+) -> LaidOut:
+    """Give tensors as another layout has them; raises `UnsupportedError` naming all that it has no place for.
+
+    Layers that the outline does not know are those of `like`; raises `RuleError` where nothing tells them. With `told` an outline
+    without layers is that of a model which has none of any known kind.
+    """
+    source, layers = outline.convention, outline.layers
+    if entries and (source is None or not (layers or told)):
+        source, layers = _evidence(entries, layout, like)
+    source = source or layout
+    made = translate(entries, layers, source=source, target=layout)
+    if made.problems:
+        shown = "; ".join(f"{name!r}: {why}" for name, why in list(made.problems.items())[:_SHOWN])
+        more = f"; and {len(made.problems) - _SHOWN} more" if len(made.problems) > _SHOWN else ""
+        raise UnsupportedError(
+            f"the layout {layout!r} has no place for {count(len(made.problems), 'tensor')}: {shown}{more}",
+            remedy=f"Leave them out with exclude, or keep the layout they have with layout={source!r}.",
+        )
+    scalars = dict(_counters(entries, made.no_counterpart))
+    dropped = [name for name in made.no_counterpart if name.rpartition(".")[2] != _COUNTER]
+    steps = [
+        f"{count(times, 'tensor')} {step}, from the layout {source!r} to {layout!r}"
+        for step, times in Counter(made.steps.values()).items()
+    ]
+    if scalars:
+        steps.append(f"{count(len(scalars), 'counter')} of batches kept as scalars, which Burn ignores")
+    if dropped:
+        steps.append(f"left out, since the layout {layout!r} has no such tensors: {some(dropped)}")
+    return LaidOut(entries=made.entries, origins=made.origins, scalars=scalars, steps=tuple(steps))
+
+
+def _evidence(
+    entries: Sequence[TensorEntry], layout: Convention, like: Likeness | None
+) -> tuple[Convention, tuple[Layer, ...]]:
+    """Say of bare tensors what layers they belong to: from what they are to be like, or not at all."""
+    if like is not None:
+        return like.evidence(entries, layout=layout)
+    raise RuleError(
+        f"what layers these {count(len(entries), 'tensor')} belong to is not known, and the layout {layout!r} turns some of "
+        "them round and not others",
+        remedy="Give like= a model or a file of that layout with the same layers, or keep the layout they have.",
+    )
+
+
+def _counters(entries: Sequence[TensorEntry], homeless: Mapping[str, str]) -> dict[str, Scalar]:
+    scalars = {}
+    for entry in entries:
+        if entry.name in homeless and entry.shape == () and entry.name.rpartition(".")[2] == _COUNTER:
+            number = int.from_bytes(entry.read(), "little", signed=True)
+            scalars[f"{COUNTER_PREFIX}{entry.name.rpartition('.')[0]}"] = Scalar("int", number)
+    return scalars
+
+
+def _rename(entries: Sequence[TensorEntry], job: CollectJob, steps: list[str]) -> list[TensorEntry]:
+    made = list(entries)
+    if job.remapper:
+        renaming = job.remapper.rename([entry.name for entry in made])
+        made = [entry.renamed(renaming.names[entry.name]) for entry in made]
+        steps += [f"the rename {rule!r} changed nothing" for rule, hits in renaming.hits if not hits]
+    return made if job.like is None else _name_like(made, job.like, job.layout, steps)
+
+
+def _name_like(
+    made: list[TensorEntry], like: Likeness, layout: Convention | None, steps: list[str]
+) -> list[TensorEntry]:
+    """Give tensors the names under which a reader looks for them."""
+    if not like.entries:
+        opened = open_gaps([entry.name for entry in made], like=like.names)
+        return _without_variants([entry.renamed(opened.names[entry.name]) for entry in made], like.names, steps)
+    found = plan(like.wants(layout), made, options=like.options())
+    if found.mismatched or found.ambiguities:
+        raise RuleError(f"these tensors are not like {like.what}: {_unlike(found)}")
+    # PyTorch sets a counter of batches that a state dict lacks to 0, and other frameworks have none to write.
+    missing = [want.name for want in found.missing if want.name.rpartition(".")[2] != _COUNTER]
+    if missing and like.whole:
+        raise RuleError(
+            f"the reader that like= describes ({like.what}) wants tensors that there are not: {some(missing)}",
+            remedy="Leave out like=, or give one with the same layers.",
+        )
+    steps += found.steps
+    names = {id(pair.offer): like.originals.get(pair.want.name, pair.want.name) for pair in found.pairs}
+    return [entry.renamed(names.get(id(entry), entry.name)) for entry in made]
+
+
+def _without_variants(made: list[TensorEntry], names: Sequence[str], steps: list[str]) -> list[TensorEntry]:
+    """Leave out of names what the reader's have not: variants of enums, known wrappers. Its shapes are not known."""
+    wants = [Want(name=name, shape=()) for name in names]
+    found = plan(wants, [ghost(entry.name, BY_NAME["U8"], ()) for entry in made])
+    steps += found.steps
+    new = {pair.offer.name: pair.want.name for pair in found.pairs}
+    return [entry.renamed(new.get(entry.name, entry.name)) for entry in made]
+
+
+def _unlike(found: Plan) -> str:
+    if not found.mismatched:
+        return str(found.ambiguities[0])
+    pair = found.mismatched[0]
+    there = f"{pair.want.name!r} there {list(pair.want.shape)}"
+    return f"{pair.offer.name!r} has shape {list(pair.offer.shape)}, and {there}"
+
+
+def contents_of(
+    collection: Collection, row: Format, *, metadata: Mapping[str, str], scalars: Mapping[str, Scalar]
+) -> Contents:
+    """Put together what a file of a format holds of a collection: its metadata say what no reader could else know."""
+    own = {"format": row.name, "producer": "firekeep", "version": __version__}
+    if row.name == "safetensors" and collection.layout in ("torch", None):
+        own["format"] = "pt"  # the word by which Hugging Face's readers take a file for PyTorch's
+    if collection.layout is None and row.layout != "torch":
+        own[LAYOUT] = UNSPECIFIED
+    elif collection.layout is not None and collection.layout != row.layout:
+        own[LAYOUT] = collection.layout
+    entries = collection.entries if row.holds_param_ids else [replace(e, param_id=None) for e in collection.entries]
+    kept = {**collection.scalars, **scalars} if row.holds_scalars else dict(scalars)
+    return Contents(entries=entries, metadata={**own, **metadata}, scalars=kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveReport(os.PathLike[str]):
+    """What was written: a path, and what was done to the tensors on the way."""
+
+    path: Path
+    format: str
+    layout: str | None
+    tensors: int
+    nbytes: int
+    left_out: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+    overflowed: Mapping[str, int] = field(default_factory=dict)
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the report as data that `json` writes."""
+        return {
+            "path": str(self.path),
+            "format": self.format,
+            "layout": self.layout,
+            "tensors": self.tensors,
+            "bytes": self.nbytes,
+            "left_out": list(self.left_out),
+            "steps": list(self.steps),
+            "overflowed": dict(self.overflowed),
+        }
+
+    def __str__(self) -> str:
+        told = [
+            f"{count(self.tensors, 'tensor')} written to {self.path} ({self.format}, layout {self.layout or 'not known'})"
+        ]
+        told += list(lines(self.steps))
+        if self.left_out:
+            told += list(lines([f"left out by the filter: {some(self.left_out)}"]))
+        if self.overflowed:
+            told += list(
+                lines([f"numbers too large for the new type became infinite in {some(list(self.overflowed))}"])
+            )
+        return "\n".join(told)
+
+
+__all__ = ["CollectJob", "Collection", "SaveReport", "arrange", "collect", "contents_of"]

@@ -1,0 +1,63 @@
+"""Scanning all files of a folder, as one report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from firekeep.blobs import FileSource
+from firekeep.formats._protocol import OpenOptions
+from firekeep.formats.pytorch._report import ScanGlobal, ScanReport, ordered
+from firekeep.formats.pytorch._scan import scan
+
+_MOST_FILES = 10_000
+
+
+def scan_folder(place: Path, options: OpenOptions) -> ScanReport:
+    """Scan each file below a folder; names in the report start with the file's path in it. See `_scan`.
+
+    Links to files are followed, links to folders are not. What cannot be read counts as damage: it was not scanned.
+    """
+    found: list[ScanGlobal] = []
+    damaged: list[str] = []
+    pickles = 0
+    for number, path in enumerate(_files(place, damaged)):
+        if number >= _MOST_FILES:
+            damaged.append(f"not scanned: the files of the folder after the first {_MOST_FILES:,}")
+            break
+        name = path.relative_to(place).as_posix()
+        try:
+            report = _scan_one(path, options)
+        except OSError as error:
+            damaged.append(f"{name!r} was not scanned: {error.strerror or error}")
+            continue
+        pickles += report.pickles
+        found += [replace(one, member=f"{name}/{one.member}" if one.member else name) for one in report.globals]
+        damaged += [f"{name!r}: {report.damaged}"] if report.damaged is not None else []
+    more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+    return ScanReport(
+        globals=ordered(found), damaged=f"{damaged[0]}{more}" if damaged else None, pickles=pickles, path=str(place)
+    )
+
+
+def _scan_one(path: Path, options: OpenOptions) -> ScanReport:
+    source = FileSource(path)
+    try:
+        return scan(source, options)
+    finally:
+        source.close()
+
+
+def _files(place: Path, damaged: list[str]) -> Iterator[Path]:
+    """Give the files in order; folders that cannot be listed are noted."""
+
+    def note(error: OSError) -> None:
+        damaged.append(f"{error.filename!r} was not scanned: {error.strerror}")
+
+    for folder, folders, files in os.walk(place, onerror=note):
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        damaged += [f"{name!r} was not scanned: it is a link to a folder" for name in links]
+        folders.sort()
+        yield from (Path(folder, name) for name in sorted(files))

@@ -1,0 +1,55 @@
+"""Which convention the layers of a file follow, as far as the file says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+from firekeep.errors import RuleError
+from firekeep.formats import FORMATS
+from firekeep.slots import Convention
+
+LAYOUT = "firekeep.layout"
+"""The metadata key that names a layout which the file's format does not lead one to expect."""
+
+UNSPECIFIED = "unspecified"
+"""The layout of tensors of which nobody said what layers they belong to: a tree of arrays."""
+
+CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
+
+_FOREIGN = frozenset(("flax", "tf", "mlx"))
+"""Values of a safetensors file's `format` by which other frameworks say that they wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """The layout of a file. `said` is False where it is only what such files usually have."""
+
+    name: str
+    said: bool
+
+
+def layout_of(format: str, metadata: Mapping[str, str]) -> FileLayout:
+    """Say how layers lie in a file: "torch", "burn", or the name of another framework.
+
+    A file may say so itself, under `firekeep.layout`. A safetensors file that Burn wrote usually has Burn's layout, since Burn's store
+    writes modules as they are by default.
+    """
+    if said := metadata.get(LAYOUT):
+        return FileLayout(said, said=True)
+    if format == "safetensors":
+        framework = metadata.get("format")
+        if framework in _FOREIGN:
+            return FileLayout(str(framework), said=True)
+        if metadata.get("producer") == "burn":
+            return FileLayout("burn", said=False)
+    return FileLayout(FORMATS[format].layout, said=format != "safetensors")
+
+
+def check_layout(name: str) -> Convention:
+    """Give a convention by its name; raises `RuleError` listing those there are."""
+    for known in CONVENTIONS:
+        if known == name:
+            return known
+    raise RuleError(f"there is no layout {name!r}: one of {', '.join(CONVENTIONS)}")

@@ -1,0 +1,262 @@
+"""What a reader of a file looks like: a model, a file, or a list of names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from firekeep.applying import LoadJob
+from firekeep.bridges import bridge_of
+from firekeep.dtypes import BY_NAME
+from firekeep.entry import TensorEntry
+from firekeep.errors import RuleError
+from firekeep.formats import OpenOptions
+from firekeep.layouts import CONVENTIONS, layout_of
+from firekeep.matching import MatchOptions, Plan, Want, plan
+from firekeep.opened import open_file
+from firekeep.rules.layout import layers_from_like, translate, translate_layers
+from firekeep.slots import Convention, Layer, Outline, Slot
+from firekeep.supply import Supply
+from firekeep.views import ghost
+from firekeep.wording import some
+
+_SPELLINGS = {
+    "gamma": ("weight",),
+    "beta": ("bias",),
+    "alpha": ("weight",),
+    "weight": ("gamma", "alpha"),
+    "bias": ("beta",),
+}
+"""What the last part of a name is called in the other layout, where it is not turned round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likeness:
+    """Names and shapes, in some layout, with the layers if they are known.
+
+    `names` are given in place of `entries` where only names are known.
+    """
+
+    what: str
+    entries: tuple[TensorEntry, ...] = ()
+    names: tuple[str, ...] = ()
+    layout: Convention | None = None
+    layers: tuple[Layer, ...] = ()
+    modules: frozenset[str] = field(default_factory=frozenset)
+    originals: Mapping[str, str] = field(default_factory=dict)
+    """The reader's own names of entries that rename rules renamed."""
+    whole: bool = True
+    """All that the reader looks for has to be there."""
+
+    def evidence(
+        self, entries: Sequence[TensorEntry], *, layout: Convention | None
+    ) -> tuple[Convention, tuple[Layer, ...]]:
+        """Say how bare tensors lie and what layers they belong to, judging by this.
+
+        A model tells the kinds of its layers by itself; of a file in the layout to be written, the shapes tell which tensors are turned
+        round there, and a square one is refused, since nothing tells.
+        """
+        source = next(other for other in CONVENTIONS if other != layout)
+        if self.layers and self.layout is not None:
+            layers = self.layers
+            return source, layers if self.layout == source else translate_layers(
+                layers, source=self.layout, target=source
+            )
+        if self.layout == layout and self.entries:
+            if layout == "torch":
+                self._require(entries)
+                return source, translate_layers(layers_from_like(self.entries, entries), source="torch", target=source)
+            return source, layers_from_like(entries, self.entries)
+        raise RuleError(
+            f"{self.what} does not tell what layers the tensors belong to",
+            remedy=f"Give like= a model, or a file whose layout is {layout!r}.",
+        )
+
+    def _require(self, entries: Sequence[TensorEntry]) -> None:
+        """Refuse tensors in Burn's layout that these, in PyTorch's, tell nothing of, and that may be otherwise there."""
+        known = {entry.name for entry in self.entries}
+        unclear = []
+        for entry in entries:
+            names = list(_other_names(entry.name))
+            burns = entry.name.rpartition(".")[2] in ("gamma", "beta", "alpha")
+            if known.isdisjoint(names if burns else (entry.name,)) and (burns or len(entry.shape) == 2):
+                unclear.append(entry.name)
+        if unclear:
+            raise RuleError(
+                f"{self.what} has nothing like {some(unclear)}, which may lie otherwise in the layout 'torch'",
+                remedy="Give like= a model or a file that has them, or leave them out with exclude.",
+            )
+
+    def wants(self, layout: Convention | None) -> list[Want]:
+        """List the names that the reader looks for, with the shapes they have in a layout."""
+        entries: Iterable[TensorEntry] = self.entries
+        if layout is not None and self.layout is not None and layout != self.layout and self.layers:
+            entries = translate(self.entries, self.layers, source=self.layout, target=layout).entries
+        return [
+            Want(name=entry.name, shape=entry.shape, dtype=entry.dtype, spellings=tuple(_other_names(entry.name)))
+            for entry in entries
+        ]
+
+    def options(self) -> MatchOptions:
+        """Say what else is known of the reader."""
+        return MatchOptions(modules=self.modules)
+
+
+def likeness_of(like: Any, options: OpenOptions) -> Likeness:
+    """Describe what like= was given: a model, a path or bytes of a file, or names."""
+    if isinstance(like, Likeness):
+        return like
+    if isinstance(like, str | os.PathLike | bytes):
+        return _of_file(like, options)
+    if isinstance(like, Iterable) and not isinstance(like, Mapping):
+        names = list(like)
+        if names and all(isinstance(name, str) for name in names):
+            return Likeness(what="the list of names", names=tuple(names))
+    bridge = bridge_of(like)
+    outline: Outline = bridge.outline(like)
+    return Likeness(
+        what=f"the {type(like).__name__}",
+        entries=tuple(ghost(slot.path, slot.dtype, slot.shape) for slot in outline if slot.problem is None),
+        layout=outline.convention,
+        layers=outline.layers,
+        modules=outline.modules,
+    )
+
+
+def _of_file(like: Any, options: OpenOptions) -> Likeness:
+    with open_file(like, options) as opened:
+        layout = layout_of(opened.format, opened.metadata).name
+        return Likeness(
+            what=str(opened.path or "the file"),
+            entries=tuple(
+                ghost(name, entry.dtype, entry.shape)
+                for name, entry in opened.filled().items()
+                if entry.dtype is not None and entry.problem is None
+            ),
+            layout=next((known for known in CONVENTIONS if known == layout), None),
+            layers=opened.container.layers,
+            modules=opened.container.submodules,
+        )
+
+
+def outline_of_file(
+    source: Any,
+    options: OpenOptions,
+    supply: Supply,
+    job: LoadJob = LoadJob(),  # noqa: B008 - frozen
+) -> tuple[Outline, str]:
+    """Describe a file as if it were a model that wants what it holds, and give its name.
+
+    Where the file and the supply lie in two layouts, their layers are those that either tells, and for the rest what the shapes of
+    tensors that would be paired tell. Raises `RuleError` for square ones, of which nothing tells.
+    """
+    like = _of_file(source, options)
+    layers, own = like.layers, like.layout
+    said = None if supply.layout is None else supply.layout.name
+    read = job.layout or next((known for known in CONVENTIONS if known == said), None)
+    other = next((known for known in CONVENTIONS if known in (read, said) and known != own), None)
+    slots = tuple(Slot(path=entry.name, dtype=entry.require(), shape=entry.shape, layer=None) for entry in like.entries)
+    if own is not None and other is not None and not layers:
+        turned = {slot.path for slot in slots if read != own and job.chosen.accepts(slot)}
+        layers = _layers_of_both(like, supply, job, other=other, turned=turned)
+    known = own if layers or read == own else None
+    return Outline(slots=slots, convention=known, layers=layers, modules=like.modules), like.what
+
+
+def _layers_of_both(
+    like: Likeness, supply: Supply, job: LoadJob, *, other: Convention, turned: set[str]
+) -> tuple[Layer, ...]:
+    """Give the layers of a file that tells none, as the supply tells them and as its shapes do.
+
+    Square tensors are refused where they are among those that may have to be turned round.
+    """
+    own: Convention = like.layout or other
+    names = job.remapper.rename(supply.entries).names
+    parts = {part for entry in like.entries for part in _parts(entry.name)}
+    told = translate_layers(tuple(_moved(supply.layers, names)), source=other, target=own)
+    told = tuple(layer for layer in told if layer.path in parts)
+    paths = {layer.path for layer in told}
+    offered = [entry.renamed(names[name]) for name, entry in supply.entries.items() if entry.problem is None]
+    pairs = [
+        (mine, theirs)
+        for mine, theirs in _paired(like, offered)
+        if paths.isdisjoint(_parts(mine.name))
+        and (theirs.shape == mine.shape or _is_turned(mine, theirs))
+        and (mine.name in turned or not _is_square(mine))
+    ]
+    mine, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    found = layers_from_like(mine, theirs) if own == "torch" else layers_from_like(theirs, mine)
+    return (*told, *(found if own == "torch" else translate_layers(found, source="torch", target=own)))
+
+
+def _is_square(entry: TensorEntry) -> bool:
+    return len(entry.shape) == 2 and entry.shape[0] == entry.shape[1]
+
+
+def _is_turned(mine: TensorEntry, theirs: TensorEntry) -> bool:
+    return len(mine.shape) == 2 and theirs.shape == mine.shape[::-1] and theirs.name.rpartition(".")[2] == "weight"
+
+
+def _paired(like: Likeness, offered: Sequence[TensorEntry]) -> Iterator[tuple[TensorEntry, TensorEntry]]:
+    """Pair tensors by their names alone; those of the supply come in the layers of the other, under their own last names.
+
+    Names that no step finds are paired by their ends where only one of the supply has such an end: a rename may be wanting that makes
+    the rest of them equal, and what is said of it should be true.
+    """
+    wants = [Want(name=entry.name, shape=(), spellings=tuple(_other_names(entry.name))) for entry in like.entries]
+    blind = [ghost(entry.name, BY_NAME["U8"], ()) for entry in offered]
+    found = plan(wants, blind, options=like.options())
+    names = [(pair.want.name, pair.offer.name) for pair in found.pairs]
+    entries = {entry.name: entry for entry in like.entries}
+    theirs = {entry.name: entry for entry in offered}
+    names += [(want, offer) for want, offer in _ends(found) if not _is_square(entries[want])]
+    for want, offer in names:
+        layer, dot, _ = want.rpartition(".")
+        yield entries[want], theirs[offer].renamed(f"{layer}{dot}{offer.rpartition('.')[2]}")
+
+
+def _ends(found: Plan) -> Iterator[tuple[str, str]]:
+    ends: dict[str, list[str]] = {}
+    for offer in found.unused:
+        for end in _tails(offer.name):
+            ends.setdefault(end, []).append(offer.name)
+    for want in found.missing:
+        for name in (want.name, *want.spellings):
+            having = next((ends[end] for end in _tails(name) if end in ends), [])
+            if len(having) == 1:
+                yield want.name, having[0]
+                break
+
+
+def _tails(name: str) -> Iterator[str]:
+    """Give the ends of a name that have a layer's name in them, the longest first."""
+    while "." in name:
+        yield name
+        name = name.partition(".")[2]
+
+
+def _other_names(name: str) -> Iterator[str]:
+    layer, dot, role = name.rpartition(".")
+    yield from (f"{layer}{dot}{other}" for other in _SPELLINGS.get(role, ()))
+
+
+def _moved(layers: Sequence[Layer], names: Mapping[str, str]) -> Iterator[Layer]:
+    """Give layers the paths that renames of their tensors give them; one whose tensors change otherwise is left out."""
+    held = {part: name for name in names for part in _parts(name)}
+    for layer in layers:
+        old = held.get(layer.path)
+        tail = "" if old is None else old[len(layer.path) + 1 :] if layer.path else old
+        new = "" if old is None else names[old]
+        if new == tail != "":
+            yield replace(layer, path="")
+        elif tail and new.endswith(f".{tail}"):
+            yield replace(layer, path=new[: -len(tail) - 1])
+
+
+def _parts(name: str) -> Iterator[str]:
+    """Give the paths of all that a name lies in."""
+    while name:
+        name = name.rpartition(".")[0]
+        yield name

@@ -1,0 +1,105 @@
+"""Where tensors come from that are put into a model: a file, or another model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from firekeep.bridges import bridge_of
+from firekeep.entry import TensorEntry
+from firekeep.errors import FirekeepError, RuleError
+from firekeep.layouts import FileLayout, layout_of
+from firekeep.opened import OpenedFile, Readable, open_file
+from firekeep.parts import take_part
+from firekeep.scalars import Scalar
+from firekeep.slots import Layer
+from firekeep.wording import count, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from firekeep.formats import OpenOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """Tensors on offer, by the names they have where they come from.
+
+    `layout` is how their layers lie, None where nobody knows. `layers` are those that the source tells the kinds of, `submodules` all
+    parts it names, those without tensors too. `left_out` counts tensors of the file that lie outside the part taken.
+    """
+
+    entries: Mapping[str, TensorEntry]
+    layout: FileLayout | None
+    layers: tuple[Layer, ...] = ()
+    submodules: frozenset[str] = frozenset()
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    where: str | None = None
+    part: str | None = None
+    left_out: int = 0
+    parts: tuple[str, ...] = ()
+    """Keys of the parts of a PyTorch file that look like models."""
+
+    def notes(self) -> Iterator[str]:
+        """Say what was taken of the source."""
+        if self.part and self.left_out:
+            lie = "lies" if self.left_out == 1 else "lie"
+            yield f"of the file, the part {quote(self.part)} was taken; {count(self.left_out, 'tensor')} {lie} outside it"
+        elif self.part:
+            yield f"of the file, the part {quote(self.part)} was taken"
+
+
+@contextmanager
+def supply_of_file(source: Readable, options: OpenOptions) -> Iterator[Supply]:
+    """Open a file and offer its tensors, or those of the one part of it that is a model, until the file is closed again."""
+    with open_file(source, replace(options, top_level_key=options.top_level_key or None)) as opened:
+        yield supply_of_opened(opened, options)
+
+
+def supply_of_opened(opened: OpenedFile, options: OpenOptions) -> Supply:
+    """Offer the tensors of an open file, or those of the one part of it that is a model."""
+    try:
+        part = take_part(opened, options, options.top_level_key)
+    except FirekeepError as error:
+        raise error.at(path=opened.path)  # noqa: B904 - the same error, with its place
+    held = part.opened
+    return Supply(
+        entries=held.filled(),
+        layout=layout_of(opened.format, opened.metadata),
+        layers=held.container.layers,
+        submodules=held.container.submodules,
+        scalars=held.container.scalars,
+        where=opened.path,
+        part=part.key,
+        left_out=len(part.left_out),
+        parts=opened.subtrees,
+    )
+
+
+def supply_of_entries(
+    entries: Iterable[TensorEntry],
+    *,
+    layout: str | None,
+    layers: tuple[Layer, ...] = (),
+    scalars: Mapping[str, Scalar] = MappingProxyType({}),
+) -> Supply:
+    """Offer tensors that were collected; raises `RuleError` for two of one name."""
+    named: dict[str, TensorEntry] = {}
+    for entry in entries:
+        if named.setdefault(entry.name, entry) is not entry:
+            raise RuleError(f"two of the tensors are called {entry.name!r}")
+    told = FileLayout(layout, said=True) if layout else None
+    return Supply(entries=named, layout=told, layers=layers, scalars=scalars)
+
+
+def supply_of_object(obj: Any) -> Supply:
+    """Offer the tensors of a model."""
+    bridge = bridge_of(obj)
+    outline = bridge.outline(obj)
+    return replace(
+        supply_of_entries(bridge.entries(obj), layout=outline.convention, layers=outline.layers),
+        submodules=outline.modules,
+    )

@@ -1,0 +1,89 @@
+"""A model into a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from firekeep.collecting import Collection, CollectJob, SaveReport, collect, contents_of
+from firekeep.disk import to_bytes, write_file
+from firekeep.errors import ExistsError, FirekeepError
+from firekeep.formats import Format
+from firekeep.limits import DEFAULT_LIMITS, Limits
+from firekeep.saving import Meter, Progress, check_metadata, choose_format, gather_scalars, prepare
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteJob:
+    """How a model's file is to be written."""
+
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    scalars: Mapping[str, Any] = field(default_factory=dict)
+    format: str | None = None
+    digest: bool = False
+    overwrite: bool = True
+    durable: bool = True
+    progress: Progress | None = None
+    limits: Limits = DEFAULT_LIMITS
+
+
+def save(obj: Any, path: str | os.PathLike[str], collecting: CollectJob, job: WriteJob) -> SaveReport:
+    """Write a model to a file; see `firekeep.save`."""
+    row = choose_format(path, job.format)
+    if not job.overwrite and os.path.lexists(path):
+        raise ExistsError(
+            "the file exists, and overwrite=False",
+            path=path,
+            remedy="Give overwrite=True to replace it, or another name (with the step in it, for one file a step).",
+        )
+    metadata = check_metadata(job.metadata)
+    scalars = gather_scalars(job.scalars)
+    collection = collect(obj, for_format(collecting, row))
+    try:
+        contents = contents_of(collection, row, metadata=metadata, scalars=scalars)
+        plan, observe, seal = prepare(contents, row, digest=job.digest, limits=job.limits)
+        meter = Meter(plan.nbytes, job.progress)
+        written = write_file(
+            path,
+            plan,
+            overwrite=job.overwrite,
+            durable=job.durable,
+            progress=meter.step if job.progress is not None else None,
+            observe=observe,
+            seal=seal,
+        )
+        meter.finish()
+    except FirekeepError as error:
+        raise error.at(path=path)  # noqa: B904 - the same error, with its place
+    return _report(collection, written, row, plan.nbytes)
+
+
+def save_to_bytes(obj: Any, collecting: CollectJob, job: WriteJob) -> bytes:
+    """Make the file in memory."""
+    row = choose_format("", job.format)
+    collection = collect(obj, for_format(collecting, row))
+    metadata, scalars = check_metadata(job.metadata), gather_scalars(job.scalars)
+    contents = contents_of(collection, row, metadata=metadata, scalars=scalars)
+    plan, observe, seal = prepare(contents, row, digest=job.digest, limits=job.limits)
+    return to_bytes(plan, observe=observe, seal=seal)
+
+
+def for_format(job: CollectJob, row: Format) -> CollectJob:
+    """Give the suffix's promise where no layout was asked for: a file holds what the readers of its format expect."""
+    return job if job.layout is not None else replace(job, promised=row.layout)
+
+
+def _report(collection: Collection, path: Path, row: Format, nbytes: int) -> SaveReport:
+    return SaveReport(
+        path=path,
+        format=row.name,
+        layout=collection.layout,
+        tensors=len(collection),
+        nbytes=nbytes,
+        left_out=collection.left_out,
+        steps=collection.steps,
+        overflowed=dict(collection.losses.overflowed),
+    )
