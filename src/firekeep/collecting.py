@@ -16,7 +16,7 @@ from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError, UnsupportedError
 from firekeep.formats import Contents, Format
 from firekeep.garbage import collector_paused
-from firekeep.layouts import CONVENTIONS, LAYOUT, UNSPECIFIED
+from firekeep.layouts import CONVENTIONS, LAYOUT, UNSPECIFIED, tell_steps
 from firekeep.likeness import Likeness
 from firekeep.matching import Plan, Want, plan
 from firekeep.rules import KeyRemapper, Losses, PathFilter, can_cast, cast
@@ -68,9 +68,11 @@ class CollectJob:
     dtype: DType | None = None
     surgery: Surgery = Surgery()  # noqa: RUF009 - frozen
     remapper: KeyRemapper = KeyRemapper()  # noqa: RUF009 - frozen
-    afterwards: Surgery = Surgery()  # noqa: RUF009 - frozen
-    """Surgery after the renames: what undoes that of a load, which comes before them."""
     like: Likeness | None = None
+    load_surgery: Surgery = Surgery()  # noqa: RUF009 - frozen
+    """The surgery of a load, which is undone after its renames are."""
+    load_renames: KeyRemapper = KeyRemapper()  # noqa: RUF009 - frozen
+    """The rename rules of a load: the names are those of which they make the model's."""
     ties: str = "keep"
 
 
@@ -108,7 +110,8 @@ def arrange(
     steps: list[str] = []
     layout = _target(outline, job)
     if layout is not None and layout != outline.convention:
-        laid = lay_out(made, outline, layout=layout, like=job.like, told=outline.convention is not None)
+        like = None if job.like is None else job.like.read_by(job.load_surgery, job.load_renames)
+        laid = lay_out(made, outline, layout=layout, like=like, told=outline.convention is not None)
         made, scalars, steps = list(laid.entries), dict(laid.scalars), list(laid.steps)
     losses = Losses()
     if job.dtype is not None:
@@ -117,7 +120,7 @@ def arrange(
         steps += [f"{count(times, 'tensor')} of {source} cast to {job.dtype}" for source, times in casts.items()]
     made = list(job.surgery.apply(made).entries) if job.surgery else made
     made = _rename(made, replace(job, layout=layout), steps)
-    made = list(job.afterwards.apply(made).entries) if job.afterwards else made
+    made = list(job.load_surgery.inverse().apply(made).entries) if job.load_surgery else made
     return Collection(
         entries=tuple(tie(made, job.ties)),
         layout=layout,
@@ -174,10 +177,7 @@ def lay_out(
         )
     scalars = dict(_counters(entries, made.no_counterpart))
     dropped = [name for name in made.no_counterpart if name.rpartition(".")[2] != _COUNTER]
-    steps = [
-        f"{count(times, 'tensor')} {step}, from the layout {source!r} to {layout!r}"
-        for step, times in Counter(made.steps.values()).items()
-    ]
+    steps = list(filter(None, [tell_steps(made.steps.values(), source=source, target=layout)]))
     if scalars:
         steps.append(f"{count(len(scalars), 'counter')} of batches kept as scalars, which Burn ignores")
     if dropped:
@@ -213,18 +213,19 @@ def _rename(entries: Sequence[TensorEntry], job: CollectJob, steps: list[str]) -
         renaming = job.remapper.rename([entry.name for entry in made])
         made = [entry.renamed(renaming.names[entry.name]) for entry in made]
         steps += [f"the rename {rule!r} changed nothing" for rule, hits in renaming.hits if not hits]
-    return made if job.like is None else _name_like(made, job.like, job.layout, steps)
+    known: dict[str, str] = {}
+    if job.like is not None and (job.like.whole or job.like.tells(job.layout)):
+        like = job.like.in_layout(job.layout).read_by(job.load_surgery, job.load_renames)
+        known = _names_like(made, like, steps)
+    return _undo(made, known, job.load_renames)
 
 
-def _name_like(
-    made: list[TensorEntry], like: Likeness, layout: Convention | None, steps: list[str]
-) -> list[TensorEntry]:
-    """Give tensors the names under which a reader looks for them."""
+def _names_like(made: list[TensorEntry], like: Likeness, steps: list[str]) -> dict[str, str]:
+    """Give the names under which a reader looks for tensors, as far as it does; its own ones where renames gave them others."""
     if not like.entries:
-        opened = open_gaps([entry.name for entry in made], like=like.names)
-        return _without_variants([entry.renamed(opened.names[entry.name]) for entry in made], like.names, steps)
-    found = plan(like.wants(layout), made, options=like.options())
-    if found.mismatched or found.ambiguities:
+        return _names_of(made, like, steps)
+    found = plan(like.wants(), made, options=like.options())
+    if like.whole and (found.mismatched or found.ambiguities):
         raise RuleError(f"these tensors are not like {like.what}: {_unlike(found)}")
     # PyTorch sets a counter of batches that a state dict lacks to 0, and other frameworks have none to write.
     missing = [want.name for want in found.missing if want.name.rpartition(".")[2] != _COUNTER]
@@ -234,17 +235,47 @@ def _name_like(
             remedy="Leave out like=, or give one with the same layers.",
         )
     steps += found.steps
-    names = {id(pair.offer): like.originals.get(pair.want.name, pair.want.name) for pair in found.pairs}
-    return [entry.renamed(names.get(id(entry), entry.name)) for entry in made]
+    return {pair.offer.name: like.originals.get(pair.want.name, pair.want.name) for pair in found.found}
 
 
-def _without_variants(made: list[TensorEntry], names: Sequence[str], steps: list[str]) -> list[TensorEntry]:
-    """Leave out of names what the reader's have not: variants of enums, known wrappers. Its shapes are not known."""
-    wants = [Want(name=name, shape=()) for name in names]
-    found = plan(wants, [ghost(entry.name, BY_NAME["U8"], ()) for entry in made])
+def _names_of(made: list[TensorEntry], like: Likeness, steps: list[str]) -> dict[str, str]:
+    """Do it where only the names are known: lists take their indices, and variants of enums and known wrappers are left out."""
+    opened = open_gaps([entry.name for entry in made], like=like.names).names
+    wants = [Want(name=name, shape=()) for name in like.names]
+    found = plan(wants, [ghost(name, BY_NAME["U8"], ()) for name in opened.values()])
     steps += found.steps
-    new = {pair.offer.name: pair.want.name for pair in found.pairs}
-    return [entry.renamed(new.get(entry.name, entry.name)) for entry in made]
+    new = {pair.offer.name: like.originals.get(pair.want.name, pair.want.name) for pair in found.pairs}
+    return {old: new.get(name, name) for old, name in opened.items() if name in new or name != old}
+
+
+def _undo(made: list[TensorEntry], known: Mapping[str, str], rules: KeyRemapper) -> list[TensorEntry]:
+    """Give tensors names that are known, or those of which the rename rules of a load make theirs again."""
+    names = dict(known)
+    rest = [entry.name for entry in made if entry.name not in known]
+    if rules and rest:
+        names |= _undone(rest, rules, known)
+    return [entry.renamed(names.get(entry.name, entry.name)) for entry in made]
+
+
+def _undone(names: Sequence[str], rules: KeyRemapper, known: Mapping[str, str]) -> Mapping[str, str]:
+    try:
+        undone = rules.undo(names).names
+    except RuleError as error:
+        # A tensor that the file of the last load had not keeps its name if the rules let it.
+        if known and all(rules.rename([name]).names[name] == name for name in names):
+            return {}
+        raise RuleError(
+            f"a save has to undo the rename rules, and {error.message}",
+            remedy="Give like= a file or a model that has the names to be written, or load from such a file first.",
+        ) from None
+    twins = {old: new for new, old in known.items()}
+    for new, old in undone.items():
+        if old in twins:
+            raise RuleError(
+                f"a save has to undo the rename rules, and {twins[old]!r} and {new!r} both go back to {old!r}",
+                remedy="Leave one of them out with exclude.",
+            )
+    return undone
 
 
 def _unlike(found: Plan) -> str:
@@ -301,9 +332,8 @@ class SaveReport(os.PathLike[str]):
         }
 
     def __str__(self) -> str:
-        told = [
-            f"{count(self.tensors, 'tensor')} written to {self.path} ({self.format}, layout {self.layout or 'not known'})"
-        ]
+        where = f"written to {self.path}" if self.path.name else "written to memory"
+        told = [f"{count(self.tensors, 'tensor')} {where} ({self.format}, layout {self.layout or 'not known'})"]
         told += list(lines(self.steps))
         if self.left_out:
             told += list(lines([f"left out by the filter: {some(self.left_out)}"]))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
@@ -45,6 +46,15 @@ def layout_of(format: str, metadata: Mapping[str, str]) -> FileLayout:
         if metadata.get("producer") == "burn":
             return FileLayout("burn", said=False)
     return FileLayout(FORMATS[format].layout, said=format != "safetensors")
+
+
+def tell_steps(steps: Iterable[str], *, source: str | None, target: str | None) -> str | None:
+    """Sum up what a translation did to tensors: how many were transposed, renamed, split, joined."""
+    times = Counter(step.split()[0].rstrip(",") for step in steps)
+    if not times:
+        return None
+    told = ", ".join(f"{number:,} {what}" for what, number in times.items())
+    return f"from the layout {source!r} to {target!r}: {told}"
 
 
 def check_layout(name: str) -> Convention:

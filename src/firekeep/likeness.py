@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from firekeep.applying import LoadJob
 from firekeep.bridges import bridge_of
@@ -16,7 +16,9 @@ from firekeep.formats import OpenOptions
 from firekeep.layouts import CONVENTIONS, layout_of
 from firekeep.matching import MatchOptions, Plan, Want, plan
 from firekeep.opened import open_file
+from firekeep.rules import KeyRemapper
 from firekeep.rules.layout import layers_from_like, translate, translate_layers
+from firekeep.rules.surgery import Surgery
 from firekeep.slots import Convention, Layer, Outline, Slot
 from firekeep.supply import Supply
 from firekeep.views import ghost
@@ -45,8 +47,9 @@ class Likeness:
     layout: Convention | None = None
     layers: tuple[Layer, ...] = ()
     modules: frozenset[str] = field(default_factory=frozenset)
+    match: Literal["auto", "exact"] = "auto"
     originals: Mapping[str, str] = field(default_factory=dict)
-    """The reader's own names of entries that rename rules renamed."""
+    """The reader's own names, by those that a load gives them."""
     whole: bool = True
     """All that the reader looks for has to be there."""
 
@@ -89,19 +92,43 @@ class Likeness:
                 remedy="Give like= a model or a file that has them, or leave them out with exclude.",
             )
 
-    def wants(self, layout: Convention | None) -> list[Want]:
-        """List the names that the reader looks for, with the shapes they have in a layout."""
-        entries: Iterable[TensorEntry] = self.entries
-        if layout is not None and self.layout is not None and layout != self.layout and self.layers:
-            entries = translate(self.entries, self.layers, source=self.layout, target=layout).entries
+    def tells(self, layout: Convention | None) -> bool:
+        """Say whether it tells the names in a layout: its own, or another where its layers are known."""
+        return layout is None or self.layout in (None, layout) or bool(self.layers) or not self.entries
+
+    def in_layout(self, layout: Convention | None) -> Likeness:
+        """Give the names and shapes that the reader looks for in a file of a layout, as far as they are known."""
+        if layout is None or self.layout in (None, layout) or not self.layers:
+            return self
+        entries = translate(self.entries, self.layers, source=self.layout, target=layout).entries
+        layers = translate_layers(self.layers, source=self.layout, target=layout)
+        return replace(self, entries=entries, layers=layers, layout=layout)
+
+    def read_by(self, surgery: Surgery, remapper: KeyRemapper) -> Likeness:
+        """Give what a load with these makes of it; `originals` remember the reader's own names."""
+        if not surgery and not remapper:
+            return self
+        entries = surgery.apply(self.entries).entries if surgery else self.entries
+        names = remapper.rename([*self.names, *(entry.name for entry in entries)]).names
+        return replace(
+            self,
+            entries=tuple(entry.renamed(names[entry.name]) for entry in entries),
+            names=tuple(names[name] for name in self.names),
+            layers=tuple(_moved(self.layers, names)),
+            modules=frozenset(remapper.rename([path]).names[path] for path in self.modules),
+            originals={new: old for old, new in names.items()},
+        )
+
+    def wants(self) -> list[Want]:
+        """List the names that the reader looks for, with their shapes."""
         return [
             Want(name=entry.name, shape=entry.shape, dtype=entry.dtype, spellings=tuple(_other_names(entry.name)))
-            for entry in entries
+            for entry in self.entries
         ]
 
     def options(self) -> MatchOptions:
         """Say what else is known of the reader."""
-        return MatchOptions(modules=self.modules)
+        return MatchOptions(match=self.match, modules=self.modules)
 
 
 def likeness_of(like: Any, options: OpenOptions) -> Likeness:

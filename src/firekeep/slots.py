@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, overload
@@ -29,6 +29,13 @@ class Layer:
     path: str
     parent: Layer | None = None
     facts: Mapping[str, int | bool | str] = field(default_factory=lambda: _NO_FACTS)
+
+
+def recurrent_facts(names: Iterable[str]) -> dict[str, int | bool | str]:
+    """Tell the facts of one of PyTorch's recurrent layers by the names of its tensors: weight_ih_l0, weight_ih_l0_reverse."""
+    weights = [name for name in names if name.startswith("weight_ih_l")]
+    reverse = [name for name in weights if name.endswith("_reverse")]
+    return {"num_layers": len(weights) - len(reverse), "bidirectional": bool(reverse)}
 
 
 # Not frozen, as a TensorEntry is not: a model may have tens of thousands.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,15 +15,16 @@ from firekeep.applying._ties import Shared, share
 from firekeep.bridges import Bridge, Filling, bridge_of
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
-from firekeep.errors import FirekeepError, TruncatedError
+from firekeep.errors import FirekeepError, RuleError, TruncatedError
 from firekeep.folding import natural
 from firekeep.garbage import collector_paused
+from firekeep.layouts import tell_steps
 from firekeep.matching import Remedy, find_remedies
 from firekeep.report import LoadError, LoadReport, NothingMatchedError, Problem, make_report
 from firekeep.rules import Losses, can_cast, cast
 from firekeep.slots import Outline, Slot
 from firekeep.supply import Supply
-from firekeep.wording import count
+from firekeep.wording import count, some
 
 __all__ = ["Hold", "LoadJob", "load_into", "preview"]
 
@@ -74,6 +74,11 @@ def preview(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> L
 
 def _prepare(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> _Load:
     chosen = {slot.path for slot in outline if job.chosen.accepts(slot)}
+    if len(outline) and not chosen:
+        raise RuleError(
+            f"none of the {count(len(outline), 'place')} of {target} is left after include and exclude",
+            remedy=f"Patterns are searched in the model's names: {some(outline.paths())}.",
+        )
     offered = offer(supply, job)
     tried, notes = choose_layout(outline, chosen, offered, supply, job)
     load = _Load(
@@ -116,10 +121,8 @@ def _settle(load: _Load, chosen: set[str]) -> None:
     slots = {slot.path: slot for slot in load.outline}
     for name, why in made.problems.items():
         load.problems.append(Problem(kind="read", name=name, message=why))
-    for step, times in Counter(made.steps.values()).items():
-        load.notes.append(
-            f"{count(times, 'tensor')} {step}, from the layout {tried.wanted.layout!r} to {load.outline.convention!r}"
-        )
+    told = tell_steps(made.steps.values(), source=tried.wanted.layout, target=load.outline.convention)
+    load.notes += [told] if told is not None else []
     settled = [entry for entry in made.entries if entry.name in chosen]
     kept = list(counters(load.supply, load.outline, tried, chosen))
     load.counted = tuple(entry.name for entry in kept)
@@ -207,6 +210,9 @@ def _report(load: _Load, *, applied: Sequence[str] | None, failed: bool = False)
         remedies=load.remedies,
         notes=load.notes,
     )
+    if made.missing:  # the plan speaks of shapes as the file would have them
+        shapes = {slot.path: slot.shape for slot in load.outline}
+        made = replace(made, missing_shapes={name: shapes[name] for name in made.missing if name in shapes})
     if applied is None and (blocked := tuple(_blocked(load))):
         made = replace(made, refusals=(*made.refusals, *blocked), applied=(), casts={}, losses={}, ids_restored=0)
     return made if not load.counted else _with_counters(made, load.counted, planned=applied is None and made.ok)
@@ -216,6 +222,8 @@ def _blocked(load: _Load) -> Iterator[str]:
     """Say what else the policy does not allow: places that nothing can be put into, and one tensor that would have to be two."""
     tied = sum(problem.kind == "tie" for problem in load.problems)
     closed = len(load.problems) - tied
+    if load.tried.plan.matched and not load.tried.plan.pairs and not load.problems:
+        yield "nothing that fits"  # whatever is allowed, a load of nothing is none
     if closed and load.job.policy.missing == "error":
         yield f"{closed:,} that cannot be filled"
     if tied and load.job.policy.shape == "error":

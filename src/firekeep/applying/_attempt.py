@@ -69,10 +69,11 @@ def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Conven
     wanted = list_wants(outline, layout)
     options = MatchOptions(match=job.match, modules=wanted.modules, submodules=offered.submodules)
     found = plan(wanted.wants, offered.entries, options=options)
+    counters = _counters_of(found) if wanted.layers and outline.convention != "torch" else frozenset()
     if len(chosen) < len(outline):
         wanted = wanted.narrowed(chosen)
         found = found.narrowed(lambda want: not chosen.isdisjoint(want.slots))
-    found, overlooked, notes = _overlook(found, wanted)
+    found, overlooked, notes = _overlook(found, wanted, counters)
     return Attempt(
         wanted=wanted,
         offers=offered.entries,
@@ -84,7 +85,7 @@ def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Conven
     )
 
 
-def _overlook(found: Plan, wanted: Wanted) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
+def _overlook(found: Plan, wanted: Wanted, counters: frozenset[str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
     """Set aside what the other side cannot have: counters of batches, and further names of a tensor that was found."""
     overlooked = list(wanted.no_counterpart)
     missing, notes = [], []
@@ -98,18 +99,17 @@ def _overlook(found: Plan, wanted: Wanted) -> tuple[Plan, tuple[str, ...], tuple
             notes.append(f"{want.paths[0]!r} is {ties[want.slots[0]]!r} in the model, and the file holds it once")
         else:
             missing.append(want)
-    aside = set() if wanted.outline.convention == "torch" or not wanted.layers else _counters_of(found)
-    unused = tuple(entry for entry in found.unused if entry.name not in aside)
-    overlooked += sorted(aside)
+    unused = tuple(entry for entry in found.unused if entry.name not in counters)
+    overlooked += sorted(counters)
     return replace(found, missing=tuple(missing), unused=unused), tuple(overlooked), tuple(notes)
 
 
-def _counters_of(found: Plan) -> set[str]:
+def _counters_of(found: Plan) -> frozenset[str]:
     """Give the counters that lie beside tensors which the model wants; those of layers it does not have are unused like the rest."""
     pairs = (*found.pairs, *found.mismatched, *found.clashes, *found.unreadable)
     layers = {pair.offer.name.rpartition(".")[0] for pair in pairs}
     halves = ((entry.name, entry.name.rpartition(".")) for entry in found.unused)
-    return {name for name, (layer, _, last) in halves if last == COUNTER and layer in layers}
+    return frozenset(name for name, (layer, _, last) in halves if last == COUNTER and layer in layers)
 
 
 def choose_layout(

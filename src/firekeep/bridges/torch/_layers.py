@@ -7,11 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from firekeep.slots import recurrent_facts
+
 PARENTS = frozenset({"multi_head_attention", "transformer_encoder_layer", "transformer_decoder_layer"})
 """Kinds whose children go by other names elsewhere."""
 
 _RECURRENT = ("num_layers", "bidirectional", "proj_size")
 _FACTS: dict[str, tuple[str, ...]] = {
+    "batch_norm": ("affine",),
     "lstm": _RECURRENT,
     "gru": _RECURRENT,
     "rnn": _RECURRENT,
@@ -69,7 +72,10 @@ def class_of(module: nn.Module) -> type[nn.Module]:
 
 def facts_of(module: Any, kind: str) -> dict[str, int | bool | str]:
     """Give what a row of the table of layouts may ask of a layer of this kind."""
-    return {name: getattr(module, name) for name in _FACTS.get(kind, ()) if hasattr(module, name)}
+    facts = {name: getattr(module, name) for name in _FACTS.get(kind, ()) if hasattr(module, name)}
+    if _FACTS.get(kind) is _RECURRENT and "num_layers" not in facts:  # a traced one keeps its tensors alone
+        facts |= recurrent_facts(name for name, _ in module.named_parameters(recurse=False))
+    return facts
 
 
 def label_of(module: nn.Module) -> str:

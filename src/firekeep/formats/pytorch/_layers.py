@@ -8,7 +8,7 @@ from typing import Any
 
 from firekeep.formats.pytorch._inert import Call, Global
 from firekeep.formats.pytorch._modules import is_scripted, module_state
-from firekeep.slots import Layer
+from firekeep.slots import Layer, recurrent_facts
 
 _MANGLED = re.compile(r"\.___torch_mangle_\d+")
 
@@ -54,6 +54,7 @@ _WITH_CHILDREN = frozenset(("multi_head_attention", "transformer_encoder_layer",
 _RECURRENT: Mapping[str, int | bool | None] = {"num_layers": None, "bidirectional": None, "proj_size": 0}
 _NORM_FIRST: Mapping[str, int | bool | None] = {"norm_first": False}
 _FACTS: Mapping[str, Mapping[str, int | bool | None]] = {
+    "batch_norm": {"affine": True},
     "lstm": _RECURRENT,
     "gru": _RECURRENT,
     "rnn": _RECURRENT,
@@ -112,12 +113,12 @@ def _kind_of(call: Call) -> str | None:
 
 
 def _facts_of(kind: str, call: Call) -> dict[str, int | bool | str]:
-    """Read what was set on a layer; TorchScript keeps such constants in its code, and so says nothing."""
+    """Read what was set on a layer; TorchScript keeps such constants in its code, and so says nothing but by names."""
     known = _FACTS.get(kind)
     if known is None:
         return {}
     state = module_state(call)
-    facts: dict[str, int | bool | str] = {}
+    facts = recurrent_facts(call.state) if state is None and known is _RECURRENT else {}
     for name, default in known.items():
         value = call.state.get(name) if state is None else state.get(name, default)
         if type(value) is (int if name in _NUMBERS else bool):
