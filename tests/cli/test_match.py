@@ -96,7 +96,7 @@ def test_what_is_missing_and_unused_is_listed_one_a_line_with_the_rename_that_me
     done = fk("match", file, "--like", mine)
     assert (done.code, done.err) == (1, "")
     assert "  missing in the file: 5" in done.lines
-    assert any(line.startswith("    'head.weight' [2, 3]") for line in done.lines)
+    assert any(line.startswith("    'head.weight' [3, 2]") for line in done.lines)
     assert "    'net.head.weight' [2, 3]" in done.lines
     assert r"      --rename '^net\.=>'" in done.lines
     assert "rename=[" not in done.out
