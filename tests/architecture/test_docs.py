@@ -17,7 +17,7 @@ from firekeep.cli import COMMANDS, commands
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-TOOL = runpy.run_path(str(ROOT / "tools" / "make_readme_outputs.py"))
+TOOL = runpy.run_path(str(ROOT / "tools" / "make_outputs.py"))
 
 
 @pytest.fixture
@@ -25,6 +25,12 @@ def folder(tmp_path: Path) -> Path:
     """A folder with the files that the documents speak of."""
     TOOL["fill"](tmp_path)
     return tmp_path
+
+
+def needs(page: Path) -> None:
+    """Skip what runs PyTorch where there is none."""
+    if re.search(r"^import torch", page.read_text(), flags=re.MULTILINE):
+        pytest.importorskip("torch")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -38,28 +44,39 @@ def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("number", range(len(blocks(ROOT / "README.md", "python"))))
-def test_python_of_the_readme_runs(number: int, folder: Path):
-    done = run(sys.executable, "-W", "error", "-c", blocks(ROOT / "README.md", "python")[number], cwd=folder)
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_readme_shows_every_example():
-    shown = blocks(ROOT / "README.md", "python")
+def test_readme_and_guides_show_every_example():
+    shown = [block for page in (TOOL["README"], *TOOL["GUIDES"]) for block in blocks(page, "python")]
     code = [re.sub(r'\A""".*?"""\n+', "", example.read_text(), flags=re.DOTALL) for example in EXAMPLES]
-    assert sorted(shown) == sorted(code)
+    assert [example.name for example, text in zip(EXAMPLES, code, strict=True) if text not in shown] == []
+    assert [block for block in blocks(TOOL["README"], "python") if block not in code] == []
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_examples_run(example: Path, folder: Path):
+    needs(example)
     done = run(sys.executable, "-W", "error", str(example), cwd=folder)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_readme_shows_what_its_commands_print():
-    assert len(re.findall(r"^\$ firekeep ", (ROOT / "README.md").read_text(), flags=re.MULTILINE)) >= 4
-    done = run(sys.executable, "tools/make_readme_outputs.py", "--check", cwd=ROOT)
+def test_the_model_of_burn_is_run_without_torch(folder: Path):
+    code = f"import runpy, sys; runpy.run_path({str(ROOT / 'examples' / 'burn_model.py')!r}); assert 'torch' not in sys.modules"
+    done = run(sys.executable, "-W", "error", "-c", code, cwd=folder)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("is a 2\n")
+
+
+@pytest.mark.parametrize("page", [TOOL["README"], *TOOL["GUIDES"]], ids=lambda path: path.name)
+def test_pages_show_what_is_printed(page: Path):
+    needs(page)
+    assert len(re.findall(r"^\$ firekeep |^```python", page.read_text(), flags=re.MULTILINE)) >= 4
+    done = run(sys.executable, "tools/make_outputs.py", "--check", str(page), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_page_that_shows_something_else_is_not_current(tmp_path: Path):
+    page = tmp_path / "guide.md"
+    page.write_text('# A guide\n\n```python\nprint("one")\n```\n\n```text\ntwo\n```\n\nThe end.\n')
+    assert "".join(TOOL["guided"](page.read_text(), tmp_path)) == page.read_text().replace("two", "one")
 
 
 def test_the_command_page_is_current():
@@ -77,11 +94,18 @@ def test_every_command_has_help_with_an_example_of_itself(name: str):
     assert max(map(len, text.splitlines())) <= 80
 
 
+def headings(page: Path) -> list[str]:
+    """The anchors that a page has where it is shown: its headings, in small letters, with hyphens for spaces."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_links_lead_to_files(page: Path):
-    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
-    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
-    assert missing == []
+    targets = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text())
+    inner = [(page.parent / target if target else page, part) for target, part in targets if "://" not in target]
+    assert [str(target) for target, _ in inner if not target.exists()] == []
+    assert [part for target, part in inner if part and part not in headings(target)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
