@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,8 @@ from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError, UnsupportedError
 from firekeep.formats import Contents, Format
 from firekeep.garbage import collector_paused
-from firekeep.layouts import CONVENTIONS, LAYOUT, UNSPECIFIED, tell_steps
-from firekeep.likeness import Likeness
+from firekeep.layouts import COLUMNS, CONVENTIONS, LAYOUT, UNSPECIFIED, columns_of, tell_steps
+from firekeep.likeness import Likeness, moved
 from firekeep.matching import Plan, Want, plan
 from firekeep.rules import KeyRemapper, Losses, PathFilter, can_cast, cast
 from firekeep.rules.indices import open_gaps
@@ -63,6 +64,8 @@ class CollectJob:
 
     chosen: PathFilter = PathFilter()  # noqa: RUF009 - frozen
     layout: Convention | None = None
+    holds_scalars: bool = True
+    """The format has a place for what becomes numbers by themselves."""
     promised: str | None = None
     """The layout that is expected of the file, where none was asked for: kept for models whose layers are known."""
     dtype: DType | None = None
@@ -111,7 +114,9 @@ def arrange(
     layout = _target(outline, job)
     if layout is not None and layout != outline.convention:
         like = None if job.like is None else job.like.read_by(job.load_surgery, job.load_renames)
-        laid = lay_out(made, outline, layout=layout, like=like, told=outline.convention is not None)
+        laid = lay_out(
+            made, outline, layout=layout, like=like, told=outline.convention is not None and not outline.bare
+        )
         made, scalars, steps = list(laid.entries), dict(laid.scalars), list(laid.steps)
     losses = Losses()
     if job.dtype is not None:
@@ -119,13 +124,15 @@ def arrange(
         made = [cast(entry, job.dtype, losses) for entry in made]
         steps += [f"{count(times, 'tensor')} of {source} cast to {job.dtype}" for source, times in casts.items()]
     made = list(job.surgery.apply(made).entries) if job.surgery else made
+    before = [entry.name for entry in made]
     made = _rename(made, replace(job, layout=layout), steps)
-    made = list(job.load_surgery.inverse().apply(made).entries) if job.load_surgery else made
+    names = dict(zip(before, (entry.name for entry in made), strict=True))
+    made = _uncut(made, job.load_surgery) if job.load_surgery else made
     return Collection(
         entries=tuple(tie(made, job.ties)),
         layout=layout,
-        layers=outline.layers if layout == outline.convention else (),
-        scalars=scalars,
+        layers=tuple(moved(outline.layers, names)) if layout == outline.convention else (),
+        scalars=follow(scalars, names),
         left_out=left_out,
         steps=tuple(steps),
         losses=losses,
@@ -136,6 +143,8 @@ def _target(outline: Outline, job: CollectJob) -> Convention | None:
     """Choose the layout: what was asked for, else what the format promises of a model whose layers lie in some known way."""
     if job.layout is not None or outline.convention is None:
         return job.layout
+    if outline.bare and not (job.like is not None and (job.like.layers or job.like.told)):
+        return outline.convention
     promised = next((known for known in CONVENTIONS if known == job.promised), None)
     return promised or outline.convention
 
@@ -157,11 +166,12 @@ def lay_out(
     layout: Convention,
     like: Likeness | None = None,
     told: bool = False,
+    holds_scalars: bool = True,
 ) -> LaidOut:
     """Give tensors as another layout has them; raises `UnsupportedError` naming all that it has no place for.
 
     Layers that the outline does not know are those of `like`; raises `RuleError` where nothing tells them. With `told` an outline
-    without layers is that of a model which has none of any known kind.
+    without layers is that of a model which has none of any known kind. What becomes scalars is left out where these have no place.
     """
     source, layers = outline.convention, outline.layers
     if entries and (source is None or not (layers or told)):
@@ -169,6 +179,9 @@ def lay_out(
     source = source or layout
     made = translate(entries, layers, source=source, target=layout)
     if made.problems:
+        for entry in entries:
+            if entry.problem is not None and entry.name in made.problems:  # it is no tensor yet, in whatever layout
+                raise UnsupportedError(entry.problem, tensor=entry.name)
         shown = "; ".join(f"{name!r}: {why}" for name, why in list(made.problems.items())[:_SHOWN])
         more = f"; and {len(made.problems) - _SHOWN} more" if len(made.problems) > _SHOWN else ""
         raise UnsupportedError(
@@ -178,11 +191,15 @@ def lay_out(
     scalars = dict(_counters(entries, made.no_counterpart))
     dropped = [name for name in made.no_counterpart if name.rpartition(".")[2] != _COUNTER]
     steps = list(filter(None, [tell_steps(made.steps.values(), source=source, target=layout)]))
-    if scalars:
+    if scalars and holds_scalars:
         steps.append(f"{count(len(scalars), 'counter')} of batches kept as scalars, which Burn ignores")
+    elif scalars:
+        steps.append(f"{count(len(scalars), 'counter')} of batches left out: such a file holds no scalars")
     if dropped:
         steps.append(f"left out, since the layout {layout!r} has no such tensors: {some(dropped)}")
-    return LaidOut(entries=made.entries, origins=made.origins, scalars=scalars, steps=tuple(steps))
+    return LaidOut(
+        entries=made.entries, origins=made.origins, scalars=scalars if holds_scalars else {}, steps=tuple(steps)
+    )
 
 
 def _evidence(
@@ -205,6 +222,16 @@ def _counters(entries: Sequence[TensorEntry], homeless: Mapping[str, str]) -> di
             number = int.from_bytes(entry.read(), "little", signed=True)
             scalars[f"{COUNTER_PREFIX}{entry.name.rpartition('.')[0]}"] = Scalar("int", number)
     return scalars
+
+
+def follow(scalars: Mapping[str, Scalar], names: Mapping[str, str]) -> dict[str, Scalar]:
+    """Give counters of batches the names of their layers, where renames gave the layer's tensors others."""
+    places = {old.rpartition(".")[0]: new.rpartition(".")[0] for old, new in names.items()} if scalars else {}
+    moved = {}
+    for key, scalar in scalars.items():
+        layer = key.removeprefix(COUNTER_PREFIX)
+        moved[key if layer == key else f"{COUNTER_PREFIX}{places.get(layer, layer)}"] = scalar
+    return moved
 
 
 def _rename(entries: Sequence[TensorEntry], job: CollectJob, steps: list[str]) -> list[TensorEntry]:
@@ -278,6 +305,17 @@ def _undone(names: Sequence[str], rules: KeyRemapper, known: Mapping[str, str]) 
     return undone
 
 
+def _uncut(made: Sequence[TensorEntry], surgery: Surgery) -> list[TensorEntry]:
+    """Undo the surgery of a load."""
+    try:
+        return surgery.inverse().apply(made).entries
+    except RuleError as error:
+        raise RuleError(
+            f"a save has to undo the surgery, and {error.message}",
+            remedy="Write its patterns as plain text and simple groups, or save with firekeep.save and a surgery of its own.",
+        ) from None
+
+
 def _unlike(found: Plan) -> str:
     if not found.mismatched:
         return str(found.ambiguities[0])
@@ -297,6 +335,8 @@ def contents_of(
         own[LAYOUT] = UNSPECIFIED
     elif collection.layout is not None and collection.layout != row.layout:
         own[LAYOUT] = collection.layout
+    if collection.layout == "burn" and (columns := columns_of(collection.layers)):
+        own[COLUMNS] = json.dumps(sorted(columns))
     entries = collection.entries if row.holds_param_ids else [replace(e, param_id=None) for e in collection.entries]
     kept = {**collection.scalars, **scalars} if row.holds_scalars else dict(scalars)
     return Contents(entries=entries, metadata={**own, **metadata}, scalars=kept)

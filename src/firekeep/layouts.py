@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-from firekeep.errors import RuleError
+from firekeep.errors import MetadataError, RuleError
 from firekeep.formats import FORMATS
-from firekeep.slots import Convention
+from firekeep.slots import Convention, Layer
 
 LAYOUT = "firekeep.layout"
 """The metadata key that names a layout which the file's format does not lead one to expect."""
+
+COLUMNS = "firekeep.linear_col"
+"""The metadata key that lists, as JSON, the linear layers of a file in Burn's layout whose weights lie as [out, in] (LinearLayout::Col)."""
 
 UNSPECIFIED = "unspecified"
 """The layout of tensors of which nobody said what layers they belong to: a tree of arrays."""
@@ -55,6 +59,24 @@ def tell_steps(steps: Iterable[str], *, source: str | None, target: str | None) 
         return None
     told = ", ".join(f"{number:,} {what}" for what, number in times.items())
     return f"from the layout {source!r} to {target!r}: {told}"
+
+
+def columns_of(layers: Iterable[Layer]) -> frozenset[str]:
+    """Give the paths of linear layers that keep their weights as [out, in] in Burn's layout."""
+    return frozenset(layer.path for layer in layers if layer.kind == "linear_col")
+
+
+def columns_said(metadata: Mapping[str, str]) -> frozenset[str] | None:
+    """Give those layers as a file names them; None where the writer may have had such and did not say."""
+    if (said := metadata.get(COLUMNS)) is not None:
+        try:
+            paths = json.loads(said)
+        except (ValueError, RecursionError):
+            paths = None
+        if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
+            return frozenset(paths)
+        raise MetadataError(f"the metadata key {COLUMNS!r} is no list of names")
+    return frozenset() if metadata.get("producer") == "firekeep" else None
 
 
 def check_layout(name: str) -> Convention:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from firekeep.applying import LoadJob
-from firekeep.bridges import bridge_of
+from firekeep.bridges import BRIDGES, bridge_of
 from firekeep.dtypes import BY_NAME
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError
@@ -50,6 +50,8 @@ class Likeness:
     match: Literal["auto", "exact"] = "auto"
     originals: Mapping[str, str] = field(default_factory=dict)
     """The reader's own names, by those that a load gives them."""
+    told: bool = False
+    """It is a model, which tells all its layers, be it none."""
     whole: bool = True
     """All that the reader looks for has to be there."""
 
@@ -62,7 +64,7 @@ class Likeness:
         round there, and a square one is refused, since nothing tells.
         """
         source = next(other for other in CONVENTIONS if other != layout)
-        if self.layers and self.layout is not None:
+        if (self.layers or self.told) and self.layout is not None:
             layers = self.layers
             return source, layers if self.layout == source else translate_layers(
                 layers, source=self.layout, target=source
@@ -114,7 +116,7 @@ class Likeness:
             self,
             entries=tuple(entry.renamed(names[entry.name]) for entry in entries),
             names=tuple(names[name] for name in self.names),
-            layers=tuple(_moved(self.layers, names)),
+            layers=tuple(moved(self.layers, names)),
             modules=frozenset(remapper.rename([path]).names[path] for path in self.modules),
             originals={new: old for old, new in names.items()},
         )
@@ -137,7 +139,7 @@ def likeness_of(like: Any, options: OpenOptions) -> Likeness:
         return like
     if isinstance(like, str | os.PathLike | bytes):
         return _of_file(like, options)
-    if isinstance(like, Iterable) and not isinstance(like, Mapping):
+    if isinstance(like, Iterable) and not isinstance(like, Mapping) and not _is_model(like):
         names = list(like)
         if names and all(isinstance(name, str) for name in names):
             return Likeness(what="the list of names", names=tuple(names))
@@ -149,7 +151,13 @@ def likeness_of(like: Any, options: OpenOptions) -> Likeness:
         layout=outline.convention,
         layers=outline.layers,
         modules=outline.modules,
+        told=_is_model(like),
     )
+
+
+def _is_model(obj: Any) -> bool:
+    """Tell a model from a tree of arrays, and from names: a `nn.ModuleDict` gives the names of its parts when asked for all."""
+    return any(row.door().owns(obj) for row in BRIDGES.values() if row.name != "plain")
 
 
 def _of_file(like: Any, options: OpenOptions) -> Likeness:
@@ -202,7 +210,7 @@ def _layers_of_both(
     own: Convention = like.layout or other
     names = job.remapper.rename(supply.entries).names
     parts = {part for entry in like.entries for part in _parts(entry.name)}
-    told = translate_layers(tuple(_moved(supply.layers, names)), source=other, target=own)
+    told = translate_layers(tuple(moved(supply.layers, names)), source=other, target=own)
     told = tuple(layer for layer in told if layer.path in parts)
     paths = {layer.path for layer in told}
     offered = [entry.renamed(names[name]) for name, entry in supply.entries.items() if entry.problem is None]
@@ -269,7 +277,7 @@ def _other_names(name: str) -> Iterator[str]:
     yield from (f"{layer}{dot}{other}" for other in _SPELLINGS.get(role, ()))
 
 
-def _moved(layers: Sequence[Layer], names: Mapping[str, str]) -> Iterator[Layer]:
+def moved(layers: Sequence[Layer], names: Mapping[str, str]) -> Iterator[Layer]:
     """Give layers the paths that renames of their tensors give them; one whose tensors change otherwise is left out."""
     held = {part: name for name in names for part in _parts(name)}
     for layer in layers:

@@ -82,12 +82,14 @@ class Outline(Sequence[Slot]):
 
     `convention` says how the model's layers lie: None where nothing is known of its layers (a tree of arrays). `layers` are those of
     known kinds. `modules` are the paths of all parts of the model, those without tensors too (an activation in a list takes an index).
+    `bare` is a state dict: its convention is known by the framework of its tensors, and its layers are not.
     """
 
     slots: tuple[Slot, ...]
     convention: Convention | None = None
     layers: tuple[Layer, ...] = ()
     modules: frozenset[str] = field(default_factory=frozenset)
+    bare: bool = False
 
     @overload
     def __getitem__(self, index: int) -> Slot: ...

@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from firekeep import applying, collecting, writing
 from firekeep.applying import Hold, LoadJob
 from firekeep.collecting import Collection, CollectJob, SaveReport
 from firekeep.entry import TensorEntry
-from firekeep.errors import RuleError, TensorNotFoundError, UnsupportedError
+from firekeep.errors import ExistsError, FirekeepError, RuleError, TensorNotFoundError, UnsupportedError
 from firekeep.formats import FORMATS, OpenOptions
 from firekeep.layouts import CONVENTIONS, check_layout
 from firekeep.likeness import Likeness, likeness_of
@@ -84,13 +84,13 @@ class Store:
         """Add the format's suffix to a path that has none of those known, as Burn's own store does to one without any."""
         path = Path(place)
         known = {suffix for row in FORMATS.values() for suffix in row.suffixes}
-        if not self.options.auto_extension or path.suffix.lower() in known or path.exists() or not self.format:
+        if not self.options.auto_extension or path.suffix.lower() in known or path.is_file() or not self.format:
             return path
         if self.format != "burnpack" or path.suffix:
             return path
         return path.with_name(path.name + FORMATS[self.format].suffixes[0])
 
-    def with_options(self, **options: Any) -> Store:
+    def with_options(self, **options: Any) -> Self:
         """Give a store of the same place with some options changed."""
         changed = {**{name: getattr(self.options, name) for name in StoreOptions.__slots__}, **options}
         return type(self)(self.path if self._data is None else self._data, **changed)
@@ -132,41 +132,41 @@ class Store:
         Names are those that the rename rules would turn into the model's: rules are inverted where they can be, or the names of the last
         load or of `like` are used. Raises `RuleError`, naming the rule, where neither is possible.
         """
-        job = self._write_job()
-        if self.path is not None:
-            return writing.save(obj, self.path, self._collect_job(), job)
-        made = writing.save_to_bytes(obj, self._collect_job(), replace(job, format=self._written_format()))
-        self._data = made
-        return SaveReport(
-            path=Path(),
-            format=self._written_format(),
-            layout=self.options.layout,
-            tensors=len(self.keys()),
-            nbytes=len(made),
-        )
+        try:
+            if self.path is not None:
+                return writing.save(obj, self.path, self._collect_job(), self._write_job())
+            if self._data is not None and not self.options.overwrite:
+                raise ExistsError(
+                    "the store holds a file, and overwrite=False", remedy="Give overwrite=True, or make another store."
+                )
+            job = replace(self._write_job(), format=self._written_format())
+            self._data, report = writing.save_to_bytes(obj, self._collect_job(), job)
+        except FirekeepError as error:
+            raise error.at(path=self.path)  # noqa: B904 - the same error, with its place
+        return report
 
     def load_into(self, obj: Any, *, dry_run: bool = False) -> LoadReport:
         """Put the file's weights into a model, and say what was done with every tensor; see `firekeep.load_into`."""
         with supply_of_file(self._source(), self._open_options()) as supply:
             report = applying.load_into(obj, supply, replace(self._load_job(), dry_run=dry_run))
-            self._loaded = self._likeness(supply) if not self._surgery else None
+            if not dry_run:
+                self._loaded = self._likeness(supply)
         return report
 
     def _likeness(self, supply: Supply) -> Likeness:
         """Remember what a file looks like, so that a save gives tensors the names they came under."""
-        names = self._remapper.rename(supply.entries).names
-        layout = None if supply.layout is None else supply.layout.name
+        layout = self.options.layout or (None if supply.layout is None else supply.layout.name)
         return Likeness(
             what="the file that was loaded",
             entries=tuple(
-                ghost(names[name], entry.dtype, entry.shape)
+                ghost(name, entry.dtype, entry.shape)
                 for name, entry in supply.entries.items()
                 if entry.dtype is not None and entry.problem is None
             ),
             layout=next((known for known in CONVENTIONS if known == layout), None),
             layers=supply.layers,
             modules=supply.submodules,
-            originals={new: old for old, new in names.items()},
+            match=self.options.match,
             whole=False,
         )
 
@@ -203,21 +203,11 @@ class Store:
             chosen=self._chosen,
             layout=None if options.layout is None else check_layout(options.layout),
             dtype=None if options.dtype in ("module", "file") else cast_target(options.dtype),
-            remapper=KeyRemapper() if like is not None or self._loaded is not None else self._inverse(),
             like=like or self._loaded,
-            afterwards=self._surgery.inverse() if self._surgery and self._loaded is None else Surgery(),
+            load_surgery=self._surgery,
+            load_renames=self._remapper,
             ties=options.ties,
         )
-
-    def _inverse(self) -> KeyRemapper:
-        try:
-            return self._remapper.inverse()
-        except RuleError as error:
-            raise RuleError(
-                f"a save has to undo the rename rules, and {error.message}",
-                path=self.path,
-                remedy="Give like= a file or a model that has the names to be written, or load from such a file first.",
-            ) from None
 
     def _write_job(self) -> writing.WriteJob:
         options = self.options

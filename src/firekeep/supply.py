@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from firekeep.bridges import bridge_of
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, RuleError
-from firekeep.layouts import FileLayout, layout_of
+from firekeep.layouts import FileLayout, columns_of, columns_said, layout_of
 from firekeep.opened import OpenedFile, Readable, open_file
 from firekeep.parts import take_part
 from firekeep.scalars import Scalar
@@ -37,9 +37,13 @@ class Supply:
     layers: tuple[Layer, ...] = ()
     submodules: frozenset[str] = frozenset()
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    columns: frozenset[str] | None = None
+    """Linear layers that lie as [out, in] in Burn's layout; None where there may be such and nobody says."""
     where: str | None = None
     part: str | None = None
     left_out: int = 0
+    live: bool = False
+    """The tensors are in memory, which may be that of the model they are put into."""
     parts: tuple[str, ...] = ()
     """Keys of the parts of a PyTorch file that look like models."""
 
@@ -72,6 +76,7 @@ def supply_of_opened(opened: OpenedFile, options: OpenOptions) -> Supply:
         layers=held.container.layers,
         submodules=held.container.submodules,
         scalars=held.container.scalars,
+        columns=columns_said(opened.metadata),
         where=opened.path,
         part=part.key,
         left_out=len(part.left_out),
@@ -92,7 +97,14 @@ def supply_of_entries(
         if named.setdefault(entry.name, entry) is not entry:
             raise RuleError(f"two of the tensors are called {entry.name!r}")
     told = FileLayout(layout, said=True) if layout else None
-    return Supply(entries=named, layout=told, layers=layers, scalars=scalars)
+    return Supply(
+        entries=named,
+        layout=told,
+        layers=layers,
+        scalars=scalars,
+        live=True,
+        columns=columns_of(layers) if told else None,
+    )
 
 
 def supply_of_object(obj: Any) -> Supply:

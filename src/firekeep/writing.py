@@ -61,19 +61,20 @@ def save(obj: Any, path: str | os.PathLike[str], collecting: CollectJob, job: Wr
     return _report(collection, written, row, plan.nbytes)
 
 
-def save_to_bytes(obj: Any, collecting: CollectJob, job: WriteJob) -> bytes:
-    """Make the file in memory."""
+def save_to_bytes(obj: Any, collecting: CollectJob, job: WriteJob) -> tuple[bytes, SaveReport]:
+    """Make the file in memory; the report's path is empty."""
     row = choose_format("", job.format)
     collection = collect(obj, for_format(collecting, row))
     metadata, scalars = check_metadata(job.metadata), gather_scalars(job.scalars)
     contents = contents_of(collection, row, metadata=metadata, scalars=scalars)
     plan, observe, seal = prepare(contents, row, digest=job.digest, limits=job.limits)
-    return to_bytes(plan, observe=observe, seal=seal)
+    made = to_bytes(plan, observe=observe, seal=seal)
+    return made, _report(collection, Path(), row, len(made))
 
 
 def for_format(job: CollectJob, row: Format) -> CollectJob:
     """Give the suffix's promise where no layout was asked for: a file holds what the readers of its format expect."""
-    return job if job.layout is not None else replace(job, promised=row.layout)
+    return replace(job, holds_scalars=row.holds_scalars, promised=row.layout if job.layout is None else None)
 
 
 def _report(collection: Collection, path: Path, row: Format, nbytes: int) -> SaveReport:

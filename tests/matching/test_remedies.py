@@ -49,7 +49,7 @@ def test_a_gap_in_a_list_behind_a_beginning():
 
 def test_what_exact_matching_left_out():
     (remedy,) = remedies(["net.0.w", "net.1.w"], ["net.0.w", "net.2.w"], match="exact")
-    assert (remedy.python, remedy.cli, remedy.gain) == ("match='auto'", "--match auto", 1)
+    assert (remedy.python, remedy.cli, remedy.gain) == ("match='auto'", "without --exact", 1)
     assert remedy.reason == (
         "net.0, net.2 of the file are net.0, net.1 of the model; 1 more tensor would be loaded with"
     )

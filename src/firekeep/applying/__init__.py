@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from firekeep import floats
+from firekeep.applying._alias import reads_itself
 from firekeep.applying._attempt import Attempt, choose_layout, offer, other_layout
 from firekeep.applying._counters import counters
 from firekeep.applying._job import Hold, LoadJob
@@ -156,6 +157,8 @@ def _narrows(source: DType, target: DType) -> bool:
 
 
 def _fill(bridge: Bridge, obj: Any, load: _Load) -> LoadReport:
+    if load.supply.live and not load.job.stage and reads_itself(bridge, obj, load.fillings):
+        load.job = replace(load.job, stage=True)
     if load.job.stage:
         try:
             load.fillings = stage(load.fillings)
@@ -242,7 +245,8 @@ def _ids_restored(load: _Load, applied: Sequence[str] | None) -> int:
         return 0
     names = None if applied is None else frozenset(applied)
     reached = [one for one in load.fillings if names is None or one.slot.path in names]
-    return sum(one.entry.param_id is not None for one in reached)
+    keeping = [one for one in reached if load.outline.convention != "burn" or not one.slot.role.startswith("running_")]
+    return sum(one.entry.param_id is not None for one in keeping)
 
 
 def _lost(losses: Losses) -> Mapping[str, int]:

@@ -13,6 +13,8 @@ from firekeep.layouts import CONVENTIONS, UNSPECIFIED, FileLayout
 from firekeep.matching import MatchOptions, Plan, Remedy, plan
 from firekeep.slots import Convention, Outline
 from firekeep.supply import Supply
+from firekeep.views import permuted
+from firekeep.wording import some
 
 COUNTER = "num_batches_tracked"
 
@@ -37,11 +39,22 @@ class Offered:
     entries: tuple[TensorEntry, ...]
     sources: Mapping[str, str]
     submodules: frozenset[str]
+    in_rows: bool = False
+    """All linear weights of Burn's layout lie as [in, out], those that did not having been turned round."""
 
 
 def offer(supply: Supply, job: LoadJob) -> Offered:
     """Rename what a supply has; raises `RuleError` naming both where two names become one."""
     offered = dict(supply.entries)
+    in_rows = supply.columns is not None
+    for path in supply.columns or ():
+        name = f"{path}.weight" if path else "weight"
+        if (
+            name in offered
+            and len(offered[name].shape) == 2
+            and (supply.layout is None or supply.layout.name == "burn")
+        ):
+            offered[name] = permuted(offered[name], (1, 0))
     if job.surgery:
         offered = {entry.name: entry for entry in job.surgery.apply(offered.values()).entries}
     if not job.remapper:
@@ -50,6 +63,7 @@ def offer(supply: Supply, job: LoadJob) -> Offered:
             entries=tuple(offered.values()),
             sources=dict(zip(names, names, strict=True)),
             submodules=supply.submodules,
+            in_rows=in_rows,
         )
     renaming = job.remapper.rename(offered)
     entries = tuple(
@@ -58,7 +72,7 @@ def offer(supply: Supply, job: LoadJob) -> Offered:
     sources = {new: old for old, new in renaming.names.items()}
     # Modules without tensors take part in lists by their place: two that become one are one.
     submodules = frozenset(job.remapper.rename([path]).names[path] for path in supply.submodules)
-    return Offered(entries=entries, sources=sources, submodules=submodules)
+    return Offered(entries=entries, sources=sources, submodules=submodules, in_rows=in_rows)
 
 
 def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Convention | None, job: LoadJob) -> Attempt:
@@ -66,7 +80,7 @@ def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Conven
 
     All slots are planned for, and the chosen ones kept: a list is matched by all of its elements.
     """
-    wanted = list_wants(outline, layout)
+    wanted = list_wants(outline, layout, in_rows=offered.in_rows)
     options = MatchOptions(match=job.match, modules=wanted.modules, submodules=offered.submodules)
     found = plan(wanted.wants, offered.entries, options=options)
     counters = _counters_of(found) if wanted.layers and outline.convention != "torch" else frozenset()
@@ -95,7 +109,7 @@ def _overlook(found: Plan, wanted: Wanted, counters: frozenset[str]) -> tuple[Pl
     for want in found.missing:
         if want.name.rpartition(".")[2] == COUNTER:
             overlooked.append(want.paths[0])
-        elif want.slots and all(ties.get(path) in roots for path in want.slots):
+        elif want.slots and filled.isdisjoint(want.slots) and all(ties.get(path) in roots for path in want.slots):
             notes.append(f"{want.paths[0]!r} is {ties[want.slots[0]]!r} in the model, and the file holds it once")
         else:
             missing.append(want)
@@ -121,6 +135,8 @@ def choose_layout(
     refused. Gives the attempt and what is to be told about it.
     """
     said = job.layout or _said(supply.layout, outline)
+    if outline.bare:
+        _refuse_turned(outline, said or (supply.layout.name if supply.layout is not None else None), offered, supply)
     if said is not None or outline.convention is None or supply.layout is None:
         return attempt(outline, chosen, offered, said, job), ()
     default = supply.layout.name
@@ -128,14 +144,33 @@ def choose_layout(
         return attempt(outline, chosen, offered, "torch", job), ()
     tries = {name: attempt(outline, chosen, offered, name, job) for name in CONVENTIONS}
     good = [name for name, tried in tries.items() if not tried.plan.missing and not tried.plan.mismatched]
+    if not good:
+        best = max(map(_filled, tries.values()))
+        good = [name for name, tried in tries.items() if _filled(tried) == best and not tried.plan.refusals(job.policy)]
     if len(good) == 2 and _differ(tries["torch"], tries["burn"]):
         raise RuleError(
             "the file was written by Burn, whose files have its own layout or PyTorch's and do not say which; all shapes fit both",
             path=supply.where,
             remedy="Say which it is: layout='burn' (no adapter when it was saved), or layout='torch'.",
         )
+    if len(good) == 2:
+        return tries["torch"], ("in both layouts that Burn writes the file reads the same",)
     layout = good[0] if good else default
-    return tries[layout], (f"names and shapes tell the layout: {layout}",)  # type: ignore[index]
+    told = "names and shapes tell the layout" if good else "the layout is taken to be that of most such files"
+    return tries[layout], (f"{told}: {layout}",)  # type: ignore[index]
+
+
+def _refuse_turned(outline: Outline, layout: str | None, offered: Offered, supply: Supply) -> None:
+    """Refuse tensors that may have to be turned round for a state dict, which does not tell its layers."""
+    unclear = [entry.name for entry in offered.entries if len(entry.shape) == 2]
+    if layout in (None, outline.convention) or not unclear:
+        return
+    raise RuleError(
+        f"the tensors lie as {layout!r} has them, those of a state dict as {outline.convention!r} has them, and nothing tells which "
+        f"belong to layers that are turned round: {some(unclear)}",
+        path=supply.where,
+        remedy=f"Load into the model itself, or say layout={outline.convention!r} to take them as they lie.",
+    )
 
 
 def _said(layout: FileLayout | None, outline: Outline) -> Convention | None:
@@ -153,6 +188,11 @@ def _said(layout: FileLayout | None, outline: Outline) -> Convention | None:
         f"the file's layers lie as {layout.name!r} has them, and this model's as {outline.convention!r} has them",
         remedy=f"Say layout={outline.convention!r} if its tensors lie as the model's do.",
     )
+
+
+def _filled(tried: Attempt) -> int:
+    """Count the places that find a tensor which fits."""
+    return len({path for pair in tried.plan.pairs for path in pair.want.slots})
 
 
 def _differ(first: Attempt, second: Attempt) -> bool:

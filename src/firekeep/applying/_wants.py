@@ -9,7 +9,7 @@ from firekeep.entry import TensorEntry
 from firekeep.matching import Want
 from firekeep.rules.layout import Translation, rename_paths, spellings, translate, translate_layers
 from firekeep.slots import Convention, Layer, Outline, Slot
-from firekeep.views import ghost
+from firekeep.views import ghost, permuted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class Wanted:
     modules: frozenset[str]
     no_counterpart: Mapping[str, str] = field(default_factory=dict)
     unholdable: Mapping[str, str] = field(default_factory=dict)
+    turned: frozenset[str] = frozenset()
+    """Slots whose tensors are turned round when they are put in: linear weights that lie as [out, in] in the model alone."""
 
     def narrowed(self, chosen: set[str]) -> Wanted:
         """Keep what the chosen slots want."""
@@ -42,20 +44,34 @@ class Wanted:
         source, target = self.layout, self.outline.convention
         if source is None or target is None or source == target:
             origins = {entry.name: (entry.name,) for entry in entries}
+            entries = [permuted(entry, (1, 0)) if entry.name in self.turned else entry for entry in entries]
             return Translation(entries=tuple(entries), origins=origins, steps={}, no_counterpart={}, problems={})
         return translate(entries, self.layers, source=source, target=target)
 
 
-def list_wants(outline: Outline, layout: Convention | None) -> Wanted:
-    """Say what the slots of a model want from a file in a layout; None takes the model's own."""
+def list_wants(outline: Outline, layout: Convention | None, *, in_rows: bool = False) -> Wanted:
+    """Say what the slots of a model want from a file in a layout; None takes the model's own.
+
+    With `in_rows` the linear weights of a file in Burn's layout all lie as [in, out], be the model's layers of LinearLayout::Col or not.
+    """
     ghosts = [ghost(slot.path, slot.dtype, slot.shape) for slot in outline if slot.problem is None]
+    turned: frozenset[str] = frozenset()
+    if in_rows and outline.convention == "burn" and layout in (None, "burn"):
+        turned = frozenset(slot.path for slot in outline if _is_column(slot))
+        ghosts = [permuted(entry, (1, 0)) if entry.name in turned else entry for entry in ghosts]
     slots = {slot.path: slot for slot in outline}
     own = outline.convention
     if own is None or layout is None or layout == own:
         wants = [_want(entry, (entry.name,), slots) for entry in ghosts]
-        return _spelled(
-            Wanted(outline=outline, layout=layout, wants=(), layers=outline.layers, modules=outline.modules), wants
+        plain = Wanted(
+            outline=outline,
+            layout=layout,
+            wants=(),
+            layers=outline.layers,
+            modules=outline.modules,
+            turned=turned,
         )
+        return _spelled(plain, wants)
     made = translate(ghosts, outline.layers, source=own, target=layout)
     wants = [_want(entry, made.origins[entry.name], slots) for entry in made.entries]
     wanted = Wanted(
@@ -68,6 +84,10 @@ def list_wants(outline: Outline, layout: Convention | None) -> Wanted:
         unholdable=made.problems,
     )
     return _spelled(wanted, wants)
+
+
+def _is_column(slot: Slot) -> bool:
+    return slot.layer is not None and slot.layer.kind == "linear_col" and slot.role == "weight"
 
 
 def _want(entry: TensorEntry, origins: tuple[str, ...], slots: Mapping[str, Slot]) -> Want:

@@ -63,7 +63,7 @@ def _matching(
         gain = len(tried.pairs) - len(made.pairs)
         if gain > 0:
             did = "; ".join(tried.steps[:2])
-            yield Remedy(reason=_gain(gain, did), python="match='auto'", cli="--match auto", gain=gain)
+            yield Remedy(reason=_gain(gain, did), python="match='auto'", cli="without --exact", gain=gain)
 
 
 def _renaming(

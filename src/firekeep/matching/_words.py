@@ -142,10 +142,13 @@ class Plan:
         def kept(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
             return tuple(pair for pair in pairs if keep(pair.want))
 
+        missing = tuple(want for want in self.missing if keep(want))
+        names = {want.name for want in missing}
         return replace(
             self,
             pairs=kept(self.pairs),
-            missing=tuple(want for want in self.missing if keep(want)),
+            missing=missing,
+            ambiguities=tuple(one for one in self.ambiguities if one.want in names),
             mismatched=kept(self.mismatched),
             clashes=kept(self.clashes),
             unreadable=kept(self.unreadable),
