@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,14 +18,11 @@ import torch
 
 import firekeep
 from benchmarks import jobs
-from benchmarks.bench import MiB, Result, Row
+from benchmarks.bench import FEW, MANY, Made, MiB, Result, Row
 from benchmarks.jobs import Files, Write, plainly, saving
+from benchmarks.model_rows import make_model_rows
 
 Load = Callable[[Path], object]
-Made = Iterator[tuple[str, Callable[[], Row]]]
-"""A row's name, and what makes the row when its turn comes."""
-
-MANY, FEW = 7, 3
 
 
 def make_rows(files: Files) -> Made:
@@ -36,6 +34,7 @@ def make_rows(files: Files) -> Made:
     yield from _small_tensors(files)
     yield from _saves(files, "large", "2 GB f32", repeats=FEW)
     yield from _conversions(files, "large", "2 GB", repeats=FEW)
+    yield from make_model_rows(files)
 
 
 def _saves(files: Files, model: str, size: str, *, repeats: int) -> Made:
@@ -172,8 +171,10 @@ def _inspect(files: Files, repeats: int) -> Result:
 
 
 def _time_process(command: list[str]) -> float:
+    # Installed, a module is compiled once; told to keep no bytecode, the process would compile all of it every time.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     return time.perf_counter() - start
 
 

@@ -45,7 +45,8 @@ def _rows() -> Mapping[np.dtype[Any], DType]:
 
 def dtype_of(array: Array) -> DType:
     """Give the row of an array's dtype, whatever its byte order; raises `UnsupportedError` for objects, text and the like."""
-    row = _rows().get(array.dtype.newbyteorder("="))
+    rows, dtype = _rows(), array.dtype
+    row = rows.get(dtype) or rows.get(dtype.newbyteorder("="))
     if row is None:
         raise UnsupportedError(f"NumPy's {array.dtype} is not a tensor dtype")
     return row
@@ -101,7 +102,8 @@ def entry_of(name: str, value: object) -> TensorEntry:
     except UnsupportedError as error:
         raise error.at(tensor=name)  # noqa: B904 - the same error, with its place
     shape = array.shape
-    return TensorEntry(name, dtype, shape, ArrayBlob(array, dtype.nbytes(shape)))
+    nbytes = dtype.nbytes(shape) if dtype.bits < 8 else array.nbytes  # NumPy gives halves a byte each
+    return TensorEntry(name, dtype, shape, ArrayBlob(array, nbytes))
 
 
 class ArrayBlob(Blob):
@@ -125,6 +127,14 @@ class ArrayBlob(Blob):
         if not (_LITTLE and array.dtype.isnative and array.flags.c_contiguous):
             array = gather(array, array.dtype.newbyteorder("<"))
         return array.reshape(-1).view(np.uint8).data
+
+    def memory(self) -> tuple[range, ...]:
+        """Give the range of addresses that the elements lie in."""
+        array = self.array
+        steps = [(extent - 1) * step for extent, step in zip(array.shape, array.strides, strict=True)]
+        start = _address(array)
+        low, high = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
+        return (range(start + low, start + high + array.itemsize),) if array.size else ()
 
     def identity(self) -> Hashable:
         """Say which memory is looked at, and how: equal for two arrays that show the same elements in the same way."""

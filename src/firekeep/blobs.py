@@ -205,6 +205,10 @@ class Blob:
         """Give the file and offset where the bytes lie as they are, or None."""
         return None
 
+    def memory(self) -> tuple[range, ...] | None:
+        """Give the addresses that the bytes are drawn from, none where they lie in a file; None where that is not known."""
+        return None if self.window() is None else ()
+
 
 class MemoryBlob(Blob):
     """Bytes in memory. `identity` is equal for two names of one tensor."""
@@ -254,7 +258,7 @@ class DeferredBlob(Blob):
     Nothing is kept: each `view` calls the function once more.
     """
 
-    __slots__ = ("_identity", "_provider")
+    __slots__ = ("_identity", "_memory", "_provider")
 
     def __init__(
         self,
@@ -262,8 +266,10 @@ class DeferredBlob(Blob):
         provider: Callable[[], bytes | bytearray | memoryview],
         *,
         identity: Hashable | None = None,
+        memory: tuple[range, ...] | None = None,
     ) -> None:
         self._provider = provider
+        self._memory = memory
         self._identity = identity
         super().__init__(nbytes)
 
@@ -277,6 +283,10 @@ class DeferredBlob(Blob):
                 actual=view.nbytes,
             )
         return view
+
+    def memory(self) -> tuple[range, ...] | None:
+        """Give the memory the maker knew, if any."""
+        return self._memory
 
     def identity(self) -> Hashable | None:
         """Give the identity the maker knew, if any."""
@@ -295,6 +305,10 @@ class UnsharedBlob(Blob):
     def view(self) -> memoryview:
         """Give the other blob's bytes."""
         return self._base.view()
+
+    def memory(self) -> tuple[range, ...] | None:
+        """Give the other blob's memory."""
+        return self._base.memory()
 
     def chunks(self, size: int = CHUNK) -> Iterator[memoryview]:
         """Give the other blob's pieces."""
@@ -345,8 +359,9 @@ class StridedBlob(Blob):
             for start in range(0, laid.nbytes, size):
                 yield laid[start : start + size]
             return
-        for piece in gather_pieces(laid, size, self._little):
-            yield flat_view(piece)
+        yield from map(
+            flat_view, gather_pieces(laid, size, self._little)
+        )  # which holds no piece while the next is made
 
     @property
     def _little(self) -> np.dtype[Any] | None:
@@ -378,6 +393,10 @@ class StridedBlob(Blob):
             offset=self.offset,
             strides=[step * self.itemsize for step in strides] + ([] if units == 1 else [width]),
         )
+
+    def memory(self) -> tuple[range, ...] | None:
+        """Give the memory of the storage."""
+        return self.base.memory()
 
     def identity(self) -> Hashable | None:
         """Equal views of one storage are one tensor."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 STRIP = 64
 """Elements of a strip of the last axis: what is read along another axis then stays in the first cache."""
 _LONG = 512
-_THREADED = 8 << 20
+_RUN = 4 << 10
+"""Bytes that are read in one run from each row of a tile."""
+_PAD = 64
+"""Bytes between the rows of a tile: rows a power of two apart would all fall on the same few lines of the cache."""
+_THREADED = 4 << 20
+_AHEAD = 8 << 20
+"""Bytes of a piece that is gathered while the one before it is used."""
+_spare: list[NDArray[np.uint8]] = []
+"""Memory of pieces that are gone, two at most, for those to come: fresh memory can take longer than what is gathered into it."""
 
 
 def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -40,10 +48,7 @@ def gather(array: NDArray[Any], dtype: np.dtype[Any] | None = None) -> NDArray[A
     import numpy as np
 
     target = np.empty(array.shape, array.dtype if dtype is None else dtype)
-    if array.nbytes >= _THREADED and array.size > 1 and _processors() > 1:
-        _in_two(target, array)
-    else:
-        _copy(target, array)
+    _fill(target, array, threads=_processors())
     return target
 
 
@@ -55,22 +60,100 @@ def flat_view(array: NDArray[Any]) -> memoryview:
 
 
 def gather_pieces(array: NDArray[Any], size: int, dtype: np.dtype[Any] | None = None) -> Iterator[NDArray[Any]]:
-    """Do what `gather` does in pieces of at most `size` bytes, which follow one another in the whole."""
+    """Do what `gather` does in pieces of at most `size` bytes, which follow one another in the whole.
+
+    Of a large array the next piece is gathered while the caller uses the one before it, so that two are in memory at once. A piece
+    that the caller keeps stays what it is; one that is let go of makes room for another.
+    """
+    if array.nbytes < _THREADED or _processors() == 1:
+        for part in _cut(array, size):
+            yield gather(part, dtype)
+        return
+    parts = _cut(array, min(size, _AHEAD))
+    first = next(parts)
+    ready = [_lent(first, dtype)]
+    _fill(ready[0], first, threads=_processors())
+    for part in parts:
+        ahead = _Gathering(part, dtype)
+        try:
+            yield ready.pop()
+        finally:
+            ahead.join()
+        ready.append(ahead.piece())
+    yield ready.pop()
+
+
+def _cut(array: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
+    """Cut an array along its first axes into views of at most `size` bytes, or of one element."""
     if array.ndim == 0 or array.nbytes <= size:
-        yield gather(array, dtype)
+        yield array
         return
     row = array.nbytes // array.shape[0]
     if row > size:
         for index in range(array.shape[0]):
-            yield from gather_pieces(array[index, ...], size, dtype)
+            yield from _cut(array[index, ...], size)
         return
     rows = size // row
     for first in range(0, array.shape[0], rows):
-        yield gather(array[first : first + rows], dtype)
+        yield array[first : first + rows]
+
+
+class _Gathering:
+    """A piece that another thread gathers."""
+
+    def __init__(self, array: NDArray[Any], dtype: np.dtype[Any] | None) -> None:
+        self._target = _lent(array, dtype)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, args=(array,), daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the other thread, however it ends."""
+        self._thread.join()
+
+    def piece(self) -> NDArray[Any]:
+        """Give the piece; what failed in the other thread is raised here."""
+        if self._failure is not None:
+            raise self._failure
+        return self._target
+
+    def _work(self, array: NDArray[Any]) -> None:
+        try:
+            _fill(self._target, array, threads=_processors() - 1)
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
+            self._failure = error
+
+
+def _lent(array: NDArray[Any], dtype: np.dtype[Any] | None) -> NDArray[Any]:
+    """Give room for an array in memory that comes back when nobody sees any of it any more."""
+    import ctypes
+
+    import numpy as np
+
+    try:
+        memory = _spare.pop()
+    except IndexError:
+        memory = np.empty(max(_AHEAD, array.nbytes), np.uint8)
+    owner: Any = (ctypes.c_ubyte * array.nbytes).from_buffer(memory.data)
+    weakref.finalize(owner, _keep, memory).atexit = False
+    piece: NDArray[Any] = np.frombuffer(owner, array.dtype if dtype is None else dtype).reshape(array.shape)
+    return piece
+
+
+def _keep(memory: NDArray[np.uint8]) -> None:
+    if len(_spare) < 2 and memory.nbytes == _AHEAD:
+        _spare.append(memory)
+
+
+def _fill(target: NDArray[Any], array: NDArray[Any], *, threads: int) -> None:
+    if threads > 1 and array.nbytes >= _THREADED and array.size > 1:
+        _in_two(target, array)
+    else:
+        _copy(target, array)
 
 
 def _in_two(target: NDArray[Any], array: NDArray[Any]) -> None:
-    axis = next(axis for axis, extent in enumerate(array.shape) if extent > 1)
+    axis = _slowest_axis(array)
     half = array.shape[axis] // 2
     before = (slice(None),) * axis
     first, second = (*before, slice(half)), (*before, slice(half, None))
@@ -104,14 +187,41 @@ def _copy(target: NDArray[Any], array: NDArray[Any]) -> None:
     last = array.ndim - 1
     if fast is None or fast == last or array.shape[last] < _LONG or array.shape[fast] < 8:
         np.copyto(target, array)
-        return
-    between = array.shape[fast + 1 : last]
-    if math.prod(between) > 8 and array.shape[fast] >= STRIP:
-        before = (slice(None),) * (fast + 1)
-        for place in itertools.product(*map(range, between)):
-            _copy_strips(target[before + place], array[before + place])
-    else:
+    elif array.shape[fast] < STRIP:
         _copy_strips(target, array)
+    else:
+        target, array = _as_integers(target), _as_integers(array)
+        tile = _tile(array)
+        others = [range(extent) for axis, extent in enumerate(array.shape[:last]) if axis != fast]
+        for place in itertools.product(*others):
+            plane: tuple[Any, ...] = (*place[:fast], slice(None), *place[fast:])
+            _copy_turned(target[plane], array[plane], tile)
+
+
+def _copy_turned(target: NDArray[Any], array: NDArray[Any], tile: NDArray[Any]) -> None:
+    """Copy a plane whose columns lie in runs, tile by tile: runs into the tile, and across from there."""
+    import numpy as np
+
+    (rows, columns), (height, width) = array.shape, tile.shape
+    for top in range(0, columns, height):
+        for left in range(0, rows, width):
+            block = array[left : left + width, top : top + height]
+            turned = tile[: block.shape[1], : block.shape[0]]
+            np.copyto(turned, block.T)
+            np.copyto(target[left : left + width, top : top + height], turned.T)
+
+
+def _tile(array: NDArray[Any]) -> NDArray[Any]:
+    import numpy as np
+
+    width, pad = max(1, _RUN // array.itemsize), max(1, _PAD // array.itemsize)
+    height = max(STRIP, 2 * STRIP // array.itemsize)
+    return np.empty((height, width + pad), array.dtype)[:, :width]
+
+
+def _as_integers(array: NDArray[Any]) -> NDArray[Any]:
+    """See elements of no type as integers, where there are such, which NumPy copies faster."""
+    return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" and array.itemsize in (1, 2, 4, 8) else array
 
 
 def _copy_strips(target: NDArray[Any], array: NDArray[Any]) -> None:
@@ -119,6 +229,11 @@ def _copy_strips(target: NDArray[Any], array: NDArray[Any]) -> None:
 
     for start in range(0, array.shape[-1], STRIP):
         np.copyto(target[..., start : start + STRIP], array[..., start : start + STRIP])
+
+
+def _slowest_axis(array: NDArray[Any]) -> int:
+    """Find the axis along which neighbours are furthest apart: halves of it lie in two parts of memory."""
+    return max(range(array.ndim), key=lambda axis: (array.shape[axis] > 1, abs(array.strides[axis])))
 
 
 def _fastest_axis(array: NDArray[Any]) -> int | None:

@@ -24,12 +24,8 @@ def array_entry(name: str, value: Any) -> TensorEntry:
     """Describe anything with `__array__` or DLPack; raises `UnsupportedError`, naming it, for what is no tensor."""
     from firekeep.arrays import entry_of
 
-    if not hasattr(value, "__array__") and not hasattr(value, "__dlpack__"):
-        raise _refuse(name, value)
-    if hasattr(value, "filled") and hasattr(value, "mask"):
-        raise UnsupportedError(
-            "it is a masked array, and a file has no mask", tensor=name, remedy="Give array.filled(...) of it."
-        )
+    if type(value) is not sys.modules["numpy"].ndarray:
+        _require_array(name, value)
     try:
         return entry_of(name, value)
     except FirekeepError:
@@ -38,6 +34,15 @@ def array_entry(name: str, value: Any) -> TensorEntry:
         raise UnsupportedError(
             f"{type(value).__name__} gives no array: {error}", tensor=name, remedy="Give a NumPy array of it."
         ) from error
+
+
+def _require_array(name: str, value: Any) -> None:
+    if not hasattr(value, "__array__") and not hasattr(value, "__dlpack__"):
+        raise _refuse(name, value)
+    if hasattr(value, "filled") and hasattr(value, "mask"):
+        raise UnsupportedError(
+            "it is a masked array, and a file has no mask", tensor=name, remedy="Give array.filled(...) of it."
+        )
 
 
 def torch_entry(name: str, value: Any) -> TensorEntry:
@@ -82,6 +87,12 @@ class TorchBlob(Blob):
         if sys.byteorder == "big":
             array = array.reshape(-1, self._tensor.element_size())[:, ::-1].copy().reshape(-1)
         return memoryview(array)
+
+    def memory(self) -> tuple[range, ...]:
+        """Give the whole storage, of which the tensor may be a part."""
+        storage = self._tensor.untyped_storage()
+        start: int = storage.data_ptr()
+        return (range(start, start + storage.nbytes()),)
 
     def identity(self) -> Hashable | None:
         """Tensors that look at the same memory in the same way are one tensor."""

@@ -130,6 +130,11 @@ class JoinedBlob(Blob):
         elif self.nbytes:
             yield from self._rows(size)
 
+    def memory(self) -> tuple[range, ...] | None:
+        """Give the memory of all parts."""
+        parts = [part.memory() for part in self._parts]
+        return None if None in parts else tuple(one for part in parts for one in part or ())
+
     def identity(self) -> Hashable | None:
         """The same tensors joined in the same way are one tensor."""
         parts = tuple(part.identity() for part in self._parts)

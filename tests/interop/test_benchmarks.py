@@ -29,11 +29,23 @@ def test_every_row_of_the_benchmarks_runs(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "out.json").read_text())["results"]
     rows = {result["row"] for result in results}
-    assert len(rows) == 19
+    assert len(rows) == 24
     for result in results:
         assert all(math.isfinite(ratio) and ratio > 0 for ratio in result["ratios"])
         assert result["row"] in done.stdout
         assert result["met"] is None
-    for words in ("save", "durable", "load", "convert", "inspect", "import", "one tensor", "list", "zero copy"):
+    for words in (
+        "save",
+        "durable",
+        "load",
+        "convert",
+        "inspect",
+        "import",
+        "one tensor",
+        "list",
+        "zero copy",
+        "put",
+        "plan",
+    ):
         assert any(words in row for row in rows)
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from firekeep import strides
@@ -176,6 +177,97 @@ def test_every_path_of_the_copy_agrees_with_numpy(order, dtype, monkeypatch):
     monkeypatch.setattr(strides, "_processors", lambda: 2)
     assert gather(array, target).tobytes() == expected
     assert b"".join(piece.tobytes() for piece in gather_pieces(array, 100, target)) == expected
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Every path of the copy, for arrays of a few bytes: tiles of three rows and runs of 16 bytes, two threads, pieces ahead."""
+    for name, value in {"_LONG": 2, "STRIP": 2, "_RUN": 16, "_PAD": 8, "_THREADED": 0, "_AHEAD": 64}.items():
+        monkeypatch.setattr(strides, name, value)
+    monkeypatch.setattr(strides, "_spare", [])
+    monkeypatch.setattr(strides, "_processors", lambda: 3)
+
+
+@pytest.mark.usefixtures("tiny")
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    st.sampled_from(["V1", "V2", "V4", "V8", "V16", "V3", ">u2", ">u8", "u1", "f4"]),
+    st.sampled_from([1, 50, 1 << 20]),
+    st.randoms(use_true_random=False),
+)
+def test_every_path_agrees_with_numpy_whatever_the_shape(extents, dtype, size, random):
+    width = np.dtype(dtype).itemsize
+    array = np.frombuffer(storage(math.prod(extents) * width), dtype).reshape(extents)
+    axes = list(range(array.ndim))
+    random.shuffle(axes)
+    array = array.transpose(axes)[tuple(slice(random.choice([0, 1]), None, random.choice([1, 2])) for _ in axes)]
+    array = array[tuple(slice(None, None, random.choice([1, -1])) for _ in axes)]
+    target = np.dtype(dtype.replace(">", "<")) if dtype[0] == ">" else None
+    expected = np.ascontiguousarray(array if target is None else array.astype(target)).tobytes()
+    assert gather(array, target).tobytes() == expected
+    pieces = [piece.tobytes() for piece in gather_pieces(array, size, target)]
+    assert b"".join(pieces) == expected
+    assert max(map(len, pieces), default=0) <= max(min(size, 64), width)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_pieces_that_are_kept_are_not_written_over():
+    array = np.arange(300, dtype=np.int32).reshape(15, 20).T
+    assert np.concatenate(list(gather_pieces(array, 60))).tolist() == array.tolist()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_memory_of_pieces_that_are_gone_is_used_again():
+    array = np.arange(300, dtype=np.int32).reshape(15, 20).T
+    places = [set(map(lambda piece: piece.ctypes.data, gather_pieces(array, 60))) for _ in range(2)]  # noqa: C417
+    assert places[0] == places[1] == {memory.ctypes.data for memory in strides._spare}
+    assert len(places[0]) == 2
+
+
+@pytest.mark.usefixtures("tiny")
+def test_pieces_that_nobody_asks_for_are_not_made(monkeypatch):
+    real, made = strides._fill, []
+
+    def noting(target, array, *, threads):
+        made.append(array.shape)
+        real(target, array, threads=threads)
+
+    monkeypatch.setattr(strides, "_fill", noting)
+    pieces = gather_pieces(np.arange(300, dtype=np.int32).reshape(15, 20).T, 60)
+    next(pieces)
+    pieces.close()
+    assert len(made) == 2
+    assert not [thread for thread in threading.enumerate() if thread is not threading.main_thread() and thread.daemon]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_what_fails_ahead_is_raised_at_the_piece_that_it_was(monkeypatch):
+    real, calls = strides._fill, []
+
+    def failing(target, array, *, threads):
+        calls.append(array)
+        if len(calls) == 3:
+            raise MemoryError("no room")
+        real(target, array, threads=threads)
+
+    monkeypatch.setattr(strides, "_fill", failing)
+    array = np.arange(300, dtype=np.int32).reshape(15, 20).T
+    pieces = gather_pieces(array, 60)
+    assert [next(pieces).tolist() for _ in range(2)] == [[row.tolist()] for row in array[:2]]
+    with pytest.raises(MemoryError, match="no room"):
+        next(pieces)
+
+
+@pytest.mark.parametrize("dtype", ["V1", "V2", "V4", "V8", ">u4"])
+@pytest.mark.parametrize("shape", [(1030, 2051), (3, 1025, 700), (2, 700, 3, 530)], ids=str)
+def test_large_planes_are_turned_at_their_true_size(shape, dtype):
+    array = np.frombuffer(storage(math.prod(shape) * np.dtype(dtype).itemsize), dtype).reshape(shape)
+    turned = array.swapaxes(-1, 1 if len(shape) > 2 else 0)
+    target = np.dtype("<u4") if dtype == ">u4" else None
+    expected = np.ascontiguousarray(turned if target is None else turned.astype(target)).tobytes()
+    assert gather(turned, target).tobytes() == expected
+    assert b"".join(gather_pieces(turned, 1 << 20, target)) == expected
 
 
 @settings(deadline=None)
