@@ -114,9 +114,8 @@ def arrange(
     layout = _target(outline, job)
     if layout is not None and layout != outline.convention:
         like = None if job.like is None else job.like.read_by(job.load_surgery, job.load_renames)
-        laid = lay_out(
-            made, outline, layout=layout, like=like, told=outline.convention is not None and not outline.bare
-        )
+        told = outline.convention is not None and not outline.bare
+        laid = lay_out(made, outline, layout=layout, like=like, told=told, holds_scalars=job.holds_scalars)
         made, scalars, steps = list(laid.entries), dict(laid.scalars), list(laid.steps)
     losses = Losses()
     if job.dtype is not None:

@@ -11,6 +11,7 @@ from firekeep.applying._alias import reads_itself
 from firekeep.applying._attempt import Attempt, choose_layout, offer, other_layout
 from firekeep.applying._counters import counters
 from firekeep.applying._job import Hold, LoadJob
+from firekeep.applying._ranges import find_outside
 from firekeep.applying._stage import stage
 from firekeep.applying._ties import Shared, share
 from firekeep.bridges import Bridge, Filling, bridge_of
@@ -60,10 +61,18 @@ def load_into(obj: Any, supply: Supply, job: LoadJob) -> LoadReport:
     with collector_paused():
         load = _prepare(bridge.outline(obj), supply, job, target=type(obj).__name__)
     report = _report(load, applied=None)
-    if not report.ok:
-        raise _refusal(load, report)
     if job.dry_run:
         return report
+    if not report.ok:
+        raise _refusal(load, report)
+    outside = list(find_outside(load.fillings))
+    if outside:
+        load.problems += outside
+        names = {problem.name for problem in outside}
+        load.fillings = [filling for filling in load.fillings if filling.slot.path not in names]
+        report = _report(load, applied=None)
+        if not report.ok:
+            raise _refusal(load, report)
     return _fill(bridge, obj, load)
 
 

@@ -103,14 +103,22 @@ def _overlook(found: Plan, wanted: Wanted, counters: frozenset[str]) -> tuple[Pl
     """Set aside what the other side cannot have: counters of batches, and further names of a tensor that was found."""
     overlooked = list(wanted.no_counterpart)
     missing, notes = [], []
-    filled = {path for pair in found.pairs for path in pair.want.slots}
+    filled = dict.fromkeys(path for pair in found.pairs for path in pair.want.slots)
     ties = {slot.path: slot.tied_to or slot.path for slot in wanted.outline}
-    roots = {ties[path] for path in filled if path in ties}
+    roots: dict[str | None, str] = {}
+    for path in filled:
+        roots.setdefault(ties.get(path), path)
     for want in found.missing:
         if want.name.rpartition(".")[2] == COUNTER:
             overlooked.append(want.paths[0])
-        elif want.slots and filled.isdisjoint(want.slots) and all(ties.get(path) in roots for path in want.slots):
-            notes.append(f"{want.paths[0]!r} is {ties[want.slots[0]]!r} in the model, and the file holds it once")
+        elif (
+            want.slots
+            and not any(path in filled for path in want.slots)
+            and all(ties.get(path) in roots for path in want.slots)
+        ):
+            notes.append(
+                f"{want.paths[0]!r} is {roots[ties[want.slots[0]]]!r} in the model, and the file holds it once"
+            )
         else:
             missing.append(want)
     unused = tuple(entry for entry in found.unused if entry.name not in counters)
@@ -134,6 +142,8 @@ def choose_layout(
     Burn's own safetensors files have either layout and do not say which: their names and shapes decide, and where these fit both it is
     refused. Gives the attempt and what is to be told about it.
     """
+    if job.layout is None and supply.layout is not None and supply.layout.name == UNSPECIFIED:
+        return _unspecified(outline, chosen, offered, supply, job), ()
     said = job.layout or _said(supply.layout, outline)
     if outline.bare:
         _refuse_turned(outline, said or (supply.layout.name if supply.layout is not None else None), offered, supply)
@@ -160,6 +170,20 @@ def choose_layout(
     return tries[layout], (f"{told}: {layout}",)  # type: ignore[index]
 
 
+def _unspecified(outline: Outline, chosen: set[str], offered: Offered, supply: Supply, job: LoadJob) -> Attempt:
+    """Take arrays of which nobody said how their layers lie for what the model has, where it makes no difference."""
+    if outline.convention is None:
+        return attempt(outline, chosen, offered, None, job)
+    tries = {name: attempt(outline, chosen, offered, name, job) for name in CONVENTIONS}
+    if _differ(tries["torch"], tries["burn"]):
+        raise RuleError(
+            "the file holds arrays of which nobody said how their layers lie",
+            path=supply.where,
+            remedy="Say what it is: layout='torch' or layout='burn'.",
+        )
+    return tries[outline.convention]
+
+
 def _refuse_turned(outline: Outline, layout: str | None, offered: Offered, supply: Supply) -> None:
     """Refuse tensors that may have to be turned round for a state dict, which does not tell its layers."""
     unclear = [entry.name for entry in offered.entries if len(entry.shape) == 2]
@@ -179,11 +203,6 @@ def _said(layout: FileLayout | None, outline: Outline) -> Convention | None:
     for known in CONVENTIONS:
         if known == layout.name:
             return known
-    if layout.name == UNSPECIFIED:
-        raise RuleError(
-            "the file holds arrays of which nobody said how their layers lie",
-            remedy="Say what it is: layout='torch' or layout='burn'.",
-        )
     raise UnsupportedError(
         f"the file's layers lie as {layout.name!r} has them, and this model's as {outline.convention!r} has them",
         remedy=f"Say layout={outline.convention!r} if its tensors lie as the model's do.",

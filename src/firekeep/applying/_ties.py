@@ -38,12 +38,16 @@ def share(entries: Sequence[TensorEntry], slots: Mapping[str, Slot]) -> Shared:
                 Problem(
                     kind="tie",
                     name=entry.name,
-                    message=f"the model has one tensor as {entry.name!r} and {kept.name!r}, and the file two with other numbers",
+                    message=f"the model has one tensor as {entry.name!r} and {kept.name!r}, and the file two {_unlike(entry, kept)}",
                 )
             )
             continue
         followers[kept.name] = (*followers.get(kept.name, ()), entry.name)
     return Shared(entries=tuple(first.values()), followers=followers, conflicts=tuple(conflicts))
+
+
+def _unlike(first: TensorEntry, second: TensorEntry) -> str:
+    return "with other numbers" if first.dtype == second.dtype else f"of types {first.dtype} and {second.dtype}"
 
 
 def _same(first: TensorEntry, second: TensorEntry) -> bool:

@@ -80,9 +80,11 @@ _WHOLE = ("int", "uint")
 
 
 def _casts(source: DType, target: DType) -> bool:
-    """Say whether values keep their meaning: within a kind, and whole numbers become floats; quantized ones are never cast."""
+    """Say whether values keep their meaning: within a kind, bytes become bools and whole numbers floats; quantized ones are never cast."""
     if source.kind == "quantized" or target.kind == "quantized":
         return False
     if source.kind == target.kind or (source.kind in _WHOLE and target.kind in _WHOLE):
         return True
+    if target.kind == "bool":
+        return source.name == "U8"
     return target.kind == "float" and source.kind in _WHOLE

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from firekeep import digests
-from firekeep.collecting import lay_out
+from firekeep.collecting import follow, lay_out
 from firekeep.conversion._check import check_entries
 from firekeep.conversion._metadata import Merged, merge
 from firekeep.conversion._report import ConversionReport, Dropped
@@ -206,6 +206,7 @@ def _rework(plan: _Plan, job: Job) -> None:
     plan.renaming = _rename(job.remapper, [entry.name for entry in plan.entries])
     plan.notes += _idle(plan.renaming)
     names = plan.renaming.names
+    plan.scalars = follow(plan.scalars, names)
     _cast_all(plan, job.dtype)
     _require_dtypes(plan, job.limits)
     renamed = [entry if entry.name == names[entry.name] else entry.renamed(names[entry.name]) for entry in plan.entries]
@@ -222,12 +223,11 @@ def _lay_out(plan: _Plan, job: Job) -> None:
     like = None if job.like is None else likeness_of(job.like, OpenOptions(limits=job.limits))
     convention = next(known for known in CONVENTIONS if known == source)
     outline = Outline(slots=(), convention=convention, layers=held.layers, modules=held.submodules)
-    laid = lay_out(plan.entries, outline, layout=job.layout, like=like)
+    holds = plan.row.holds_scalars
+    laid = lay_out(plan.entries, outline, layout=job.layout, like=like, holds_scalars=holds)
     plan.entries = list(laid.entries)
     plan.scalars.update(laid.scalars)
     plan.notes += laid.steps
-    if laid.scalars and not plan.row.holds_scalars:
-        plan.notes.append(f"{plan.row.name} files hold no scalars: the counters of batches are left out")
 
 
 def _idle(renaming: Renaming) -> list[str]:

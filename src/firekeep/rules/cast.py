@@ -160,6 +160,10 @@ class CastBlob(Blob):
         for piece in self._pieces(size):
             yield piece.data
 
+    def memory(self) -> tuple[range, ...] | None:
+        """Give the memory of what is cast."""
+        return self._base.memory()
+
     def identity(self) -> Hashable | None:
         """Tensors that were tied and are cast alike are still tied."""
         below = self._base.identity()

@@ -73,7 +73,9 @@ def _entry(path: str, param: Param) -> TensorEntry:
     def draw() -> memoryview:
         return array_entry(path, param.file_form()).read()
 
-    blob = DeferredBlob(param.dtype.nbytes(param.file_shape), draw, identity=("param", id(param)))
+    # A parameter takes other arrays: what is drawn from it depends on the object, wherever its numbers are.
+    memory = (range(id(param), id(param) + 1),)
+    blob = DeferredBlob(param.dtype.nbytes(param.file_shape), draw, identity=("param", id(param)), memory=memory)
     return TensorEntry(path, param.dtype, param.file_shape, blob, param.id)
 
 

@@ -53,7 +53,9 @@ def outline(obj: Any) -> Outline:
             Slot(path=path, dtype=dtype, shape=shape, trainable=wants, tied_to=ties.get(path), problem=problem)
         )
     all_torch = bool(slots) and all(is_torch(place.value) for place in tree.places.values())
-    return Outline(tuple(slots), convention="torch" if all_torch else None, modules=frozenset(tree.modules))
+    return Outline(
+        tuple(slots), convention="torch" if all_torch else None, modules=frozenset(tree.modules), bare=all_torch
+    )
 
 
 def entries(obj: Any) -> list[TensorEntry]:

@@ -98,7 +98,7 @@ def fits_in_place(value: Any, dtype: DType) -> bool:
 
 def _overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Say whether several elements are one place in memory, as in an expanded or broadcast tensor."""
-    return any(extent > 1 and step == 0 for extent, step in zip(shape, strides, strict=True))
+    return 0 not in shape and any(extent > 1 and step == 0 for extent, step in zip(shape, strides, strict=True))
 
 
 def write(value: Any, entry: TensorEntry, dtype: DType) -> None:

@@ -134,7 +134,9 @@ def _looks(value: torch.Tensor | None) -> tuple[DType, tuple[int, ...], str | No
 
 
 def _repeats(value: torch.Tensor) -> bool:
-    return any(step == 0 and extent > 1 for step, extent in zip(value.stride(), value.shape, strict=True))
+    return 0 not in value.shape and any(
+        step == 0 and extent > 1 for step, extent in zip(value.stride(), value.shape, strict=True)
+    )
 
 
 def _entry(place: Place, param_id: ParamId) -> TensorEntry:

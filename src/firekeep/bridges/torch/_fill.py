@@ -14,7 +14,9 @@ from firekeep.bridges._protocol import Filling, check_fillings
 from firekeep.bridges.torch._bytes import bytes_of, pour, torch_dtype
 from firekeep.bridges.torch._describe import tie_of
 from firekeep.bridges.torch._ids import remember
+from firekeep.bridges.torch._overlap import check_overlaps
 from firekeep.bridges.torch._walk import Place, walk
+from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import EntryError, FirekeepError, UnsupportedError
 from firekeep.garbage import collector_paused
@@ -24,8 +26,10 @@ from firekeep.reading import read_into
 def fill(root: nn.Module, fillings: Sequence[Filling], done: list[str]) -> None:
     """Fill slots of a model: those whose bytes lie in a file as they are all at once, then the others one by one."""
     check_fillings(fillings)
-    with torch.no_grad():
+    # In inference mode new memory would be such that no training can use it later; leaving it switches grad mode on.
+    with torch.inference_mode(mode=False), torch.no_grad():
         tasks = _tasks(root, fillings)
+        check_overlaps([(task.entry, task.target) for task in tasks if not task.is_new])
         direct = [task for task in tasks if task.window is not None]
         _read(direct, done)
         for task in tasks:
@@ -37,6 +41,16 @@ def fill(root: nn.Module, fillings: Sequence[Filling], done: list[str]) -> None:
                 except RuntimeError as error:
                     raise UnsupportedError(f"PyTorch cannot put it there: {error}", tensor=task.entry.name) from error
                 _finish(task, done)
+
+
+def cast(root: nn.Module, dtype: DType) -> None:
+    """Cast the floats of a model in place, as `Module.to` does: parameters stay the objects they are."""
+    target = torch_dtype(dtype)
+    if target is None or not target.is_floating_point:
+        raise UnsupportedError(
+            f"{dtype} is no float type of PyTorch's", remedy="Give a float type such as F32 or BF16."
+        )
+    root.to(target)
 
 
 @dataclass(slots=True)

@@ -48,11 +48,17 @@ class Surgery:
         """Take operations, or tables that describe them as a mapping file does; raises `RuleError` saying which is wrong."""
         if isinstance(operations, Operation):
             operations = (operations,)
+        if not isinstance(operations, Iterable):
+            raise RuleError(f"surgery: {operations!r} is {type(operations).__name__}, where operations are due")
         made = []
         for place, operation in enumerate(operations):
             if isinstance(operation, Operation):
                 made.append(operation)
                 continue
+            if not isinstance(operation, Mapping):
+                raise RuleError(
+                    f"surgery {place + 1}: {operation!r} is neither an operation nor a table that describes one"
+                )
             try:
                 made.append(_read(operation))
             except RuleError as error:
