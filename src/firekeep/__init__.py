@@ -40,6 +40,16 @@ if TYPE_CHECKING:
     from firekeep.ids import ParamId
     from firekeep.limits import Limits
     from firekeep.models import apply, collect, load_into, preview, renamed_keys, save, saved_metadata
+    from firekeep.records import (
+        LrSchedulerRecord,
+        Module,
+        ModuleRecord,
+        OptimizerError,
+        OptimizerRecord,
+        OptimizerReport,
+        OptimizerWarning,
+        StateError,
+    )
     from firekeep.report import LoadError, LoadReport, NothingMatchedError
     from firekeep.rules import KeyRemapper, PathFilter
     from firekeep.scalars import Scalar
@@ -59,6 +69,13 @@ _HOMES = {
         "firekeep.adapters",
     ),
     **dict.fromkeys(("entries_of", "slots_of"), "firekeep.bridges"),
+    **dict.fromkeys(
+        (
+            *("LrSchedulerRecord", "Module", "ModuleRecord", "OptimizerError", "OptimizerRecord", "OptimizerReport"),
+            *("OptimizerWarning", "StateError"),
+        ),
+        "firekeep.records",
+    ),
     **dict.fromkeys(("LoadError", "LoadReport", "NothingMatchedError"), "firekeep.report"),
     **dict.fromkeys(("KeyRemapper", "PathFilter"), "firekeep.rules"),
     **dict.fromkeys(("Layer", "Outline", "Slot"), "firekeep.slots"),
@@ -90,9 +107,16 @@ __all__ = [
     "Limits",
     "LoadError",
     "LoadReport",
+    "LrSchedulerRecord",
     "MetadataError",
     "MissingExtraError",
+    "Module",
+    "ModuleRecord",
     "NothingMatchedError",
+    "OptimizerError",
+    "OptimizerRecord",
+    "OptimizerReport",
+    "OptimizerWarning",
     "Outline",
     "ParamId",
     "PathFilter",
@@ -104,6 +128,7 @@ __all__ = [
     "Scalar",
     "ScalarError",
     "Slot",
+    "StateError",
     "TensorEntry",
     "TensorNotFoundError",
     "TruncatedError",

@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from firekeep.bridges._protocol import Filling
+from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
 from firekeep.ids import ParamId
 from firekeep.slots import Outline
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-__all__ = ["entries", "fill", "ids_of", "name", "outline", "owns"]
+    from firekeep.bridges._states import OptimizerState, Restoration
+    from firekeep.bridges.torch._schedulers import SchedulerState
+    from firekeep.scalars import Scalar
+    from firekeep.schedulers import SchedulerReport
+
+__all__ = [
+    "cast",
+    "cuda_devices",
+    "describe_optimizer",
+    "entries",
+    "extra_state",
+    "facts",
+    "fill",
+    "ids_of",
+    "name",
+    "outline",
+    "owns",
+    "owns_optimizer",
+    "restore_optimizer",
+    "restore_scheduler",
+    "rng_fault",
+    "rng_state",
+    "scheduler_state",
+    "schedules",
+    "seeded",
+    "set_extra_state",
+    "set_rng_state",
+    "tensor_of",
+]
 
 name = "torch"
 
@@ -60,3 +90,130 @@ def ids_of(obj: nn.Module) -> dict[str, ParamId]:
     from firekeep.bridges.torch import _describe
 
     return _describe.ids_of(obj)
+
+
+def schedules(obj: object) -> bool:
+    """Say whether the object is a learning rate scheduler of PyTorch, a GradScaler or an AveragedModel."""
+    if "torch" not in sys.modules:  # who gives one has it imported
+        return False
+    from firekeep.bridges.torch import _schedulers
+
+    return _schedulers.owns(obj)
+
+
+def scheduler_state(scheduler: Any) -> SchedulerState:
+    """Take the state of a scheduler of PyTorch, a GradScaler or an AveragedModel (its count: its module is a model).
+
+    The whole state, and what the scheduler has put into the optimizer's groups, is text under one metadata key. Burn's counters stand
+    beside it where Burn has such a schedule. Raises `SchedulerError` naming the place of what cannot be kept.
+    """
+    from firekeep.bridges.torch import _schedulers
+
+    return _schedulers.scheduler_state(scheduler)
+
+
+def restore_scheduler(
+    scheduler: Any, scalars: Mapping[str, Scalar], metadata: Mapping[str, str] | None = None
+) -> SchedulerReport:
+    """Bring a scheduler to where the one was that a record was taken of, from its whole state, else from Burn's counters.
+
+    The learning rates go into the optimizer's groups too, so it may be loaded before or after. What does not fit is in the report,
+    and then nothing has been changed. Raises `FormatError` for a state that is damaged.
+    """
+    from firekeep.bridges.torch import _schedulers
+
+    return _schedulers.restore_scheduler(scheduler, scalars, metadata)
+
+
+def cast(obj: nn.Module, dtype: DType) -> None:
+    """Cast the floats of a model in place; raises `UnsupportedError` for a dtype that PyTorch has not."""
+    from firekeep.bridges.torch import _fill
+
+    _fill.cast(obj, dtype)
+
+
+def owns_optimizer(obj: object) -> bool:
+    """Say whether the object keeps a state by parameter in groups of parameters: an optimizer, or a wrapper around one."""
+    from firekeep.bridges.torch import _optimizers
+
+    return _optimizers.owns_optimizer(obj)
+
+
+def describe_optimizer(optimizer: Any, model: Any) -> OptimizerState:
+    """Describe what an optimizer keeps, by the names that its parameters have in a model, or in a dict of models; nothing is copied.
+
+    Parameters are told by identity. Raises `RuleError` for those that are not in the model.
+    """
+    from firekeep.bridges.torch import _optimizers
+
+    return _optimizers.describe_optimizer(optimizer, model)
+
+
+def restore_optimizer(optimizer: Any, model: Any, restoration: Restoration) -> None:
+    """Put states and options into an optimizer; parameters without a state start afresh. All is read before anything is changed."""
+    from firekeep.bridges.torch import _optimizers
+
+    _optimizers.restore_optimizer(optimizer, model, restoration)
+
+
+def rng_state() -> dict[str, Any]:
+    """Take the states of PyTorch's generators: "cpu" a tensor, "cuda" a list of them by device, where CUDA is in use."""
+    from firekeep.bridges.torch import _rng
+
+    return _rng.rng_state()
+
+
+def rng_fault(state: Mapping[str, Any]) -> str | None:
+    """Say why a state that `rng_state` gave, perhaps elsewhere, cannot be put back here, or give None."""
+    from firekeep.bridges.torch import _rng
+
+    return _rng.rng_fault(state)
+
+
+def set_rng_state(state: Mapping[str, Any]) -> None:
+    """Put the states of generators back; those of devices that are not there are left."""
+    from firekeep.bridges.torch import _rng
+
+    _rng.set_rng_state(state)
+
+
+def seeded(seed: int) -> AbstractContextManager[None]:
+    """Give a context in which the CPU's generator draws by a seed; afterwards it is as it was."""
+    from firekeep.bridges.torch import _rng
+
+    return _rng.seeded(seed)
+
+
+def cuda_devices() -> int:
+    """Count the CUDA devices that can be used."""
+    from firekeep.bridges.torch import _rng
+
+    return _rng.cuda_devices()
+
+
+def facts() -> dict[str, str | int | bool]:
+    """Give what decides the bits of a result besides the state: PyTorch's version, threads, switches and devices."""
+    from firekeep.bridges.torch import _rng
+
+    return _rng.facts()
+
+
+def tensor_of(entry: TensorEntry) -> Tensor:
+    """Give an entry as a tensor on the CPU, in memory of its own; raises `UnsupportedError` for a dtype that PyTorch has not."""
+    from firekeep.bridges.torch import _rng
+
+    return _rng.tensor_of(entry)
+
+
+def extra_state(obj: nn.Module) -> dict[str, Any]:
+    """Give what modules keep besides tensors (`get_extra_state`), by path; empty for most models."""
+    from firekeep.bridges.torch import _extra_state
+
+    return _extra_state.extra_state(obj)
+
+
+def set_extra_state(obj: nn.Module, states: Mapping[str, Any]) -> None:
+    """Give modules back what `extra_state` took of them; paths without such a module are left."""
+    from firekeep.bridges.torch import _extra_state
+
+    _extra_state.set_extra_state(obj, states)

@@ -1,0 +1,118 @@
+"""The parameters of a model as a file in some layout has them: some are split there, some turned round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from firekeep.bridges import bridge_of
+from firekeep.bridges._states import ParamState
+from firekeep.entry import TensorEntry
+from firekeep.ids import ParamId
+from firekeep.records._derived_ids import derive_ids
+from firekeep.rules.layout import translate, translate_layers
+from firekeep.slots import Convention, Layer
+from firekeep.views import ghost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileParam:
+    """A parameter under its name in a file. `origins` are the model's own names of what it is made of, `step` what was done to it."""
+
+    name: str
+    param_id: ParamId
+    shape: tuple[int, ...]
+    origins: tuple[str, ...]
+    step: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is one parameter of the model, as it is or turned round."""
+        return len(self.origins) == 1 and not self.step.startswith(("split", "joined"))
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether its two axes are the other way round."""
+        return "transposed" in self.step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLayout:
+    """All parameters of an optimizer as files have them, and the way there and back for tensors of the same shapes."""
+
+    layout: Convention
+    layers: tuple[Layer, ...]
+    params: tuple[FileParam, ...]
+
+    @classmethod
+    def of(cls, params: Sequence[ParamState], layers: tuple[Layer, ...], layout: Convention) -> FileLayout:
+        """Lay out parameters that are named and shaped as PyTorch has them.
+
+        What the layout has no form of keeps its own.
+        """
+        ghosts = [ghost(one.path, one.dtype, one.shape, one.param_id) for one in params]
+        if layout == "torch":
+            return cls(layout=layout, layers=layers, params=tuple(map(_as_it_is, ghosts)))
+        made = translate(ghosts, layers, source="torch", target=layout)
+        ids: dict[str, ParamId | None] = {one.path: one.param_id for one in params}
+        found = [
+            FileParam(
+                name=entry.name,
+                param_id=entry.param_id or ParamId.fresh(),
+                shape=entry.shape,
+                origins=made.origins[entry.name],
+                step=made.steps.get(entry.name, ""),
+            )
+            for entry in derive_ids(made.entries, made.origins, ids)
+        ]
+        housed = {name for one in found for name in one.origins}
+        found += [_as_it_is(entry) for entry in ghosts if entry.name not in housed]
+        return cls(layout=layout, layers=layers, params=tuple(found))
+
+    def by_name(self) -> dict[str, FileParam]:
+        """Map the names in the file to the parameters."""
+        return {one.name: one for one in self.params}
+
+    def lay_out(self, entries: Sequence[TensorEntry]) -> list[TensorEntry]:
+        """Give tensors that lie as the model's parameters do, and are called like them, as the file has them."""
+        if self.layout == "torch":
+            return list(entries)
+        made = translate(entries, self.layers, source="torch", target=self.layout)
+        homeless = {*made.problems, *made.no_counterpart}
+        return [*made.entries, *(entry for entry in entries if entry.name in homeless)]
+
+    def take_back(self, entries: Sequence[TensorEntry]) -> tuple[list[TensorEntry], Mapping[str, str]]:
+        """Give tensors that lie as the file has them as the model does; and for each name in the file what went wrong with it."""
+        if self.layout == "torch":
+            return list(entries), {}
+        layers = translate_layers(self.layers, source="torch", target=self.layout)
+        kept = {one.name for one in self.params if one.origins == (one.name,) and not one.step}
+        plain = [entry for entry in entries if entry.name in kept]
+        made = translate(
+            [entry for entry in entries if entry.name not in kept], layers, source=self.layout, target="torch"
+        )
+        return [*plain, *made.entries], made.problems
+
+
+def _as_it_is(entry: TensorEntry) -> FileParam:
+    return FileParam(
+        name=entry.name, param_id=entry.param_id or ParamId.fresh(), shape=entry.shape, origins=(entry.name,)
+    )
+
+
+def layers_of(model: Any) -> tuple[Layer, ...]:
+    """Give the layers of a model of known kinds, or of all models in a dict, under their names there."""
+    if not isinstance(model, Mapping):
+        return bridge_of(model).outline(model).layers
+    return tuple(
+        _below(name, layer)
+        for name, part in model.items()
+        if not hasattr(part, "dtype")  # a parameter by itself
+        for layer in layers_of(part)
+    )
+
+
+def _below(name: str, layer: Layer) -> Layer:
+    parent = None if layer.parent is None else _below(name, layer.parent)
+    return replace(layer, path=f"{name}.{layer.path}" if layer.path else name, parent=parent)

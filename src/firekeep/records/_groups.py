@@ -1,0 +1,81 @@
+"""Options of groups: a live group takes those of the saved one that has the same parameters in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from firekeep.bridges._states import OptimizerState
+from firekeep.entry import TensorEntry
+from firekeep.records._optimizer_read import Saved, SavedState
+from firekeep.records._stand_ins import as_number, put_back
+
+_MACHINE = ("foreach", "fused", "capturable", "differentiable")
+"""Options that say how a step is computed, and not what: those of the live optimizer stay."""
+
+
+def plan_groups(
+    saved: Saved,
+    live: OptimizerState,
+    told: Mapping[str, SavedState],
+    restored: dict[int, dict[str, Any]],
+    kept: dict[int, str],
+    notes: list[str],
+) -> None:
+    """Decide for each live group whether it takes over options; `restored` and `kept` are filled.
+
+    Two groups correspond where all parameters that are in the record and in the optimizer lie in both or in neither. So a group that
+    has gained or lost parameters keeps its options, and one that was split or joined does not get any.
+    """
+    if saved.kind is None:
+        return
+    inside: dict[int, set[int]] = {place: set() for place in range(len(live.groups))}
+    around: dict[int, set[int]] = {}
+    for one in live.params:
+        if (state := told.get(one.path)) is not None:
+            inside[one.group].add(state.group)
+            around.setdefault(state.group, set()).add(one.group)
+    for place, origins in inside.items():
+        if saved.kind != live.kind:
+            kept[place] = f"they were those of {saved.kind}"
+        elif not origins:
+            kept[place] = "none of its parameters is in the record"
+        elif len(origins) > 1:
+            kept[place] = f"its parameters were in the groups {_listed(origins)}"
+        elif len(around[next(iter(origins))]) > 1:
+            group = next(iter(origins))
+            kept[place] = f"the parameters of group {group} are in the groups {_listed(around[group])} now"
+        elif not next(iter(origins)) < len(saved.groups):
+            kept[place] = "the record lacks its options"
+        else:
+            restored[place] = _options(saved.groups[next(iter(origins))], live.groups[place], place, notes)
+
+
+def _options(told: Any, live: Mapping[str, Any], place: int, notes: list[str]) -> dict[str, Any]:
+    options = put_back(told, lambda _name: None)
+    made = {key: value for key, value in options.items() if key not in _MACHINE}
+    notes += [
+        f"group {place}: {key} was {options[key]} and stays {live[key]}"
+        for key in _MACHINE
+        if key in options and key in live and options[key] != live[key]
+    ]
+    notes += [
+        f"group {place}: {key} is {_told(value)} again, not {_told(live[key])}"
+        for key, value in made.items()
+        if key in live and _differ(value, live[key])
+    ]
+    return made
+
+
+def _differ(first: Any, second: Any) -> bool:
+    if isinstance(first, TensorEntry) or isinstance(second, TensorEntry):
+        return as_number(first) != as_number(second)
+    return bool(first != second)
+
+
+def _told(value: Any) -> str:
+    return repr(as_number(value) if isinstance(value, TensorEntry) else value)
+
+
+def _listed(places: set[int]) -> str:
+    return " and ".join(map(str, sorted(places)))

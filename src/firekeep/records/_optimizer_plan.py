@@ -1,0 +1,268 @@
+"""Which saved state goes to which parameter of a live optimizer: by id, else by name, never by order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from firekeep.bridges._states import OptimizerState, ParamState, Restoration
+from firekeep.entry import TensorEntry
+from firekeep.errors import FirekeepError
+from firekeep.folding import natural
+from firekeep.records import _lbfgs
+from firekeep.records._families import family_named, family_of, needs
+from firekeep.records._file_params import FileLayout, FileParam
+from firekeep.records._groups import plan_groups
+from firekeep.records._optimizer_read import Saved, SavedParam, SavedState
+from firekeep.records._optimizer_report import OptimizerReport
+from firekeep.records._stand_ins import put_back
+from firekeep.records._states import Fields, settle
+from firekeep.rules import KeyRemapper
+from firekeep.slots import Layer
+from firekeep.wording import count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerPolicy:
+    """What of a record may be without effect, and what of an optimizer may start anew."""
+
+    allow_fresh: bool = True
+    allow_dropped: bool = False
+    allow_orphaned: bool = True
+
+
+@dataclass(slots=True)
+class Planned:
+    """A restoration on its way. `homes` are the live parameters of the file, by the id of the saved one that each was found for."""
+
+    saved: Saved
+    live: OptimizerState
+    files: FileLayout
+    homes: dict[int, FileParam] = field(default_factory=dict)
+    told: dict[str, SavedState] = field(default_factory=dict)
+    states: dict[str, dict[str, Any]] = field(default_factory=dict)
+    stateless: list[str] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
+    orphaned: list[str] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)
+    groups: dict[int, dict[str, Any]] = field(default_factory=dict)
+    groups_kept: dict[int, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def plan_restoration(saved: Saved, live: OptimizerState, layers: tuple[Layer, ...], remapper: KeyRemapper) -> Planned:
+    """Pair states with parameters, bring them into the live optimizer's form, and check that its step can take them."""
+    planned = Planned(saved=saved, live=live, files=FileLayout.of(live.params, layers, saved.layout))
+    _match(planned, remapper)
+    if saved.kind is None:
+        planned.notes.append(
+            "the record does not say of what class, nor with which options: the optimizer's own are kept"
+        )
+    plan_groups(planned.saved, planned.live, planned.told, planned.groups, planned.groups_kept, planned.notes)
+    if (other := _other_kind(saved, live)) is not None:
+        _drop_all(planned, other)
+    elif saved.is_global:
+        _plan_global(planned)
+    else:
+        _plan_params(planned)
+    return planned
+
+
+def _match(planned: Planned, remapper: KeyRemapper) -> None:
+    """Find the live parameter of each saved one."""
+    saved, files = planned.saved, planned.files
+    known = _saved_params(saved)
+    names = {one.path for one in known if one.path is not None}
+    renamed = remapper.rename(sorted(names)).names if names else {}
+    by_id = {int(home.param_id): home for home in files.params}
+    by_name = files.by_name()
+    taken: set[str] = set()
+    for one in known:
+        if (home := by_id.get(one.param_id)) is not None:
+            planned.homes[one.param_id] = home
+            taken.add(home.name)
+    for one in known:
+        if one.param_id in planned.homes or one.path is None:
+            continue
+        home = by_name.get(renamed[one.path])
+        if home is not None and home.name not in taken:
+            planned.homes[one.param_id] = home
+            taken.add(home.name)
+    for one in known:
+        home = planned.homes.get(one.param_id)
+        if home is None:
+            planned.orphaned.append(one.label())
+        elif one.path is not None and home.name != one.path:
+            planned.renamed[one.path] = home.name
+    for state in saved.states.values():
+        for path in _paths(planned, state):
+            planned.told.setdefault(path, state)
+
+
+def _saved_params(saved: Saved) -> list[SavedParam]:
+    """List the parameters of the file, those too of which only firekeep's part of it speaks."""
+    known = dict(saved.params)
+    for state in saved.states.values():
+        for param_id, name in zip(state.ids, state.names, strict=False):
+            if param_id not in known:
+                known[param_id] = SavedParam(param_id, path=name)
+    return list(known.values())
+
+
+def _paths(planned: Planned, state: SavedState) -> list[str]:
+    """Give the live parameter that a saved one has become; none where its parts were found in several."""
+    found = {home.origins for param_id in state.ids if (home := planned.homes.get(param_id)) is not None}
+    return list(found.pop()) if len(found) == 1 else []
+
+
+def _other_kind(saved: Saved, live: OptimizerState) -> str | None:
+    """Say why nothing of the record can be what the live optimizer keeps, or give None."""
+    if saved.is_global and live.base != "LBFGS":
+        return f"the record is of L-BFGS, and the optimizer is {live.kind}"
+    if live.base == "LBFGS" and not saved.is_global and (saved.kind is not None or saved.params):
+        return f"the record is of {saved.kind or 'another optimizer'}, and the optimizer is {live.kind}"
+    if saved.kind is None or saved.kind == live.kind:
+        return None
+    mine, theirs = family_of(live.kind, live.base, ()), family_named(saved.family)
+    if theirs is not None and mine is theirs:
+        return None
+    if saved.base and saved.base == live.base:
+        return None
+    return f"its state is that of {saved.kind}, and the optimizer is {live.kind}"
+
+
+def _drop_all(planned: Planned, why: str) -> None:
+    planned.groups.clear()
+    by_home = {home.name: param_id for param_id, home in planned.homes.items()}
+    for home in planned.files.params:
+        for path in home.origins if home.name in by_home else ():
+            told = planned.told.get(path)
+            if told is None or told.state or planned.saved.is_global:
+                planned.dropped[path] = why
+    if planned.saved.is_global and not planned.saved.states:
+        planned.dropped.update((one.path, why) for one in planned.live.params)
+
+
+def _plan_global(planned: Planned) -> None:
+    """Plan L-BFGS, whose one state hangs at the first parameter and is of use for all parameters together or not at all."""
+    saved, live = planned.saved, planned.live
+    order = saved.order or tuple(int(home.param_id) for home in planned.files.params)
+    homes = planned.homes if saved.order else {int(home.param_id): home for home in planned.files.params}
+    pieces = [_lbfgs.Piece(homes[one].name, homes[one].shape) for one in order if one in homes]
+    first = min(live.params, key=lambda one: one.position)
+    others = [one.path for one in live.params if one is not first]
+    if len(pieces) < len(order) or len(pieces) != len(planned.files.params):
+        why = "L-BFGS keeps vectors over all parameters together, and the record's are not those of the optimizer"
+        planned.dropped.update((one.path, why) for one in live.params)
+        return
+    try:
+        state = _lbfgs.read(saved.tensors, saved.scalars, saved.rest, pieces, live.params, planned.files)
+    except FirekeepError as error:
+        planned.dropped.update((one.path, error.message) for one in live.params)
+        return
+    if state:
+        planned.states[first.path] = state
+        planned.stateless += others
+    else:
+        planned.stateless += [one.path for one in live.params]
+
+
+def _plan_params(planned: Planned) -> None:
+    fields = Fields(planned.saved.tensors)
+    for param_id, saved in planned.saved.params.items():
+        if (home := planned.homes.get(param_id)) is not None:
+            fields.add(saved, home)
+    back = fields.take_back(planned.files)
+    found = {path for home in planned.homes.values() for path in home.origins}
+    for one in planned.live.params:
+        if one.path in found:
+            _plan_param(planned, one, fields, back)
+
+
+def _plan_param(
+    planned: Planned, one: ParamState, fields: Fields, back: Mapping[str, Mapping[str, TensorEntry]]
+) -> None:
+    told = planned.told.get(one.path)
+    if (why := fields.problems.get(one.path)) is not None:
+        planned.dropped[one.path] = why
+        return
+    if told is not None and told.state and told.shape != one.shape:
+        planned.dropped[one.path] = f"its shape was {list(told.shape)}, and is {list(one.shape)} now"
+        return
+    options = {**planned.live.groups[one.group], **planned.groups.get(one.group, {})}
+    try:
+        state = settle(planned.saved, planned.live, one, told, back.get(one.path, {}), fields, options)
+    except FirekeepError as error:
+        planned.dropped[one.path] = error.message
+        return
+    if not state:
+        planned.stateless.append(one.path)
+    elif (why := unfit(planned.live, one, state, options)) is not None:
+        planned.dropped[one.path] = why
+    else:
+        planned.states[one.path] = state
+
+
+def unfit(live: OptimizerState, one: ParamState, state: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
+    """Say why the step of a known class could not take a state, or give None."""
+    wanted = needs(live.base, one.shape)
+    if wanted is None:
+        return None
+    for key, shape in wanted(options).items():
+        value = state.get(key)
+        if value is None:
+            return f"{live.kind} needs a {key!r} with these options, and the record has none"
+        if shape is None:
+            if isinstance(value, TensorEntry) and value.shape != ():
+                return f"its {key!r} has shape {list(value.shape)}, where a number is due"
+        elif not isinstance(value, TensorEntry) or value.shape != shape:
+            held = list(value.shape) if isinstance(value, TensorEntry) else type(value).__name__
+            return f"its {key!r} is {held}, where the shape {list(shape)} is due"
+    return None
+
+
+def report_of(planned: Planned, policy: OptimizerPolicy, *, source: str | None, dry_run: bool) -> OptimizerReport:
+    """Say what becomes of each parameter, and whether the policy allows it."""
+    settled = {*planned.states, *planned.stateless, *planned.dropped}
+    fresh = [one.path for one in planned.live.params if one.path not in settled]
+    refusals = []
+    if planned.dropped and not policy.allow_dropped:
+        refusals.append(f"{count(len(planned.dropped), 'state')} that cannot be taken over")
+    if fresh and not policy.allow_fresh:
+        refusals.append(f"{count(len(fresh), 'parameter')} that would start anew")
+    if planned.orphaned and not policy.allow_orphaned:
+        refusals.append(f"{count(len(planned.orphaned), 'parameter')} in the record only")
+    known = planned.saved.params or planned.saved.states or planned.saved.is_global
+    if known and not settled:
+        refusals.append("not one parameter of the record is in the optimizer")
+    kept = {place: why for place, why in planned.groups_kept.items() if place not in planned.groups}
+    return OptimizerReport(
+        source=source,
+        target=planned.live.kind,
+        restored=_sorted(planned.states),
+        stateless=_sorted(planned.stateless),
+        fresh=_sorted(fresh),
+        dropped={name: planned.dropped[name] for name in _sorted(planned.dropped)},
+        orphaned=_sorted(planned.orphaned),
+        groups_restored=tuple(sorted(planned.groups)),
+        groups_kept=kept,
+        renamed=planned.renamed,
+        notes=tuple(planned.notes),
+        refusals=tuple(refusals),
+        dry_run=dry_run,
+    )
+
+
+def restoration_of(planned: Planned) -> Restoration:
+    """Give what is to be put into the optimizer."""
+    same = planned.saved.kind == planned.live.kind
+    extra = planned.saved.extra if same and planned.saved.extra else {}
+    return Restoration(states=planned.states, groups=planned.groups, extra=put_back(extra, planned.saved.tensors.get))
+
+
+def _sorted(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(names, key=natural))
+
+
+__all__: Sequence[str] = ("OptimizerPolicy", "Planned", "plan_restoration", "report_of", "restoration_of", "unfit")

@@ -1,0 +1,296 @@
+"""The state of an optimizer as Burn keeps it in a file, and as PyTorch needs it back."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from firekeep.bridges._states import OptimizerState
+from firekeep.entry import TensorEntry
+from firekeep.errors import EntryError, FirekeepError, UnsupportedError
+from firekeep.formats import Contents
+from firekeep.ids import ParamId
+from firekeep.layouts import check_layout
+from firekeep.limits import DEFAULT_LIMITS, Limits
+from firekeep.opened import OpenedFile, Readable
+from firekeep.records._file_params import FileLayout, layers_of
+from firekeep.records._files import copied, open_record, record_bytes, write_record
+from firekeep.records._kinds import RANK
+from firekeep.records._optimizer_plan import OptimizerPolicy, plan_restoration, report_of, restoration_of
+from firekeep.records._optimizer_read import Saved, read_state
+from firekeep.records._optimizer_report import OptimizerError, OptimizerReport
+from firekeep.records._optimizer_write import write_state
+from firekeep.rules import KeyRemapper
+from firekeep.saving import Progress
+from firekeep.scalars import Scalar
+from firekeep.slots import Layer
+from firekeep.tensors import describe
+from firekeep.wording import some
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldStates:
+    """What Burn keeps of one parameter: fields by name, in the order in which Burn declares them.
+
+    A field is an array, or a number: whole ones are unsigned as Burn's counters are; give a `Scalar` to say otherwise. A dict is a state
+    within the state.
+    """
+
+    param_id: int
+    path: str | None
+    rank: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+class OptimizerWarning(UserWarning):
+    """A run that goes on elsewhere will not go on as it would have here."""
+
+
+class OptimizerRecord:
+    """The state of an optimizer, by id and path of its parameters; always a burnpack file.
+
+    Fields have the names that Burn gives them wherever Burn has the optimizer. What only PyTorch knows (its class, the options of
+    groups, the types of counters, states of other optimizers) stands beside them under keys that begin with `firekeep.`, which Burn
+    ignores.
+    """
+
+    def __init__(self, contents: Contents, *, source: str | None = None) -> None:
+        self._entries = list(contents.entries)
+        self._metadata, self._scalars = dict(contents.metadata), dict(contents.scalars)
+        self._source = source
+        self._saved: Saved | None = None
+
+    @classmethod
+    def of(cls, optimizer: Any, model: Any, *, layout: str = "torch", copy: bool = True) -> Self:
+        """Take the state of an optimizer; the names of its parameters are those of the model, told by identity.
+
+        `model` is the module whose parameters they are, or a dict of several. `layout="burn"` lays the state like the weights of a
+        `.bpk`: moments of a Linear are turned round. The default keeps PyTorch's way and is exact. With `copy=False` tensors are
+        drawn when they are saved, and are then what the optimizer holds at that time.
+        """
+        chosen = check_layout(layout)
+        taken = describe_state(optimizer, model)
+        layers = layers_of(model) if chosen != "torch" else ()
+        if chosen == "burn":
+            _warn_of_rates(taken, layers)
+        contents = write_state(taken, layout=chosen, layers=layers)
+        return cls(replace(contents, entries=copied(contents.entries)) if copy else contents)
+
+    @classmethod
+    def of_states(cls, states: Iterable[FieldStates]) -> Self:
+        """Make a record of Burn's fields as they are: what Burn itself would write, in this order of parameters."""
+        entries: list[TensorEntry] = []
+        scalars: dict[str, Scalar] = {}
+        metadata: dict[str, str] = {}
+        for one in states:
+            own = ParamId(one.param_id)
+            scalars[f"{int(own)}.{RANK}"] = Scalar("uint", one.rank)
+            if one.path is not None:
+                metadata[str(int(own))] = one.path
+            for name, value in _flat(one.fields, str(int(own))):
+                if (scalar := _scalar(value)) is not None:
+                    scalars[name] = scalar
+                else:
+                    entries.append(replace(_entry(name, value), param_id=own))
+        return cls(Contents(entries=entries, metadata=metadata, scalars=scalars))
+
+    @classmethod
+    def load(cls, path: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Self:
+        """Open a record; its tensors are read when it is applied. Raises `WrongFormatError` for a file of something else."""
+        return cls.of_opened(open_record(path, limits=limits))
+
+    @classmethod
+    def of_opened(cls, opened: OpenedFile) -> Self:
+        """Take the record in an open file, which has to stay open until it was applied."""
+        contents = Contents(
+            entries=list(opened.container.entries.values()),
+            metadata=dict(opened.metadata),
+            scalars=dict(opened.scalars),
+        )
+        record = cls(contents, source=opened.path)
+        record.saved()
+        return record
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview, *, limits: Limits = DEFAULT_LIMITS) -> Self:
+        """Open a record in memory."""
+        return cls.load(data, limits=limits)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = True,
+        durable: bool = True,
+        digest: bool = False,
+        progress: Progress | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> Path:
+        """Write the record, whole or not at all, and give its path; `.bpk` is added to a name that does not end in it."""
+        return write_record(
+            self.contents(),
+            path,
+            overwrite=overwrite,
+            durable=durable,
+            digest=digest,
+            progress=progress,
+            limits=limits,
+        )
+
+    def to_bytes(self, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
+        """Make the file in memory."""
+        return record_bytes(self.contents(), limits=limits)
+
+    def apply(
+        self,
+        optimizer: Any,
+        model: Any,
+        *,
+        rename: Any = (),
+        allow_fresh: bool = True,
+        allow_dropped: bool = False,
+        allow_orphaned: bool = True,
+        dry_run: bool = False,
+    ) -> OptimizerReport:
+        """Put the state into an optimizer, all of it or nothing, and report what became of each parameter.
+
+        A saved parameter is found by its id, else by its path, after `rename` (the record's names to the model's). Parameters that the
+        record lacks start anew; states of parameters that are gone are reported. A state that the optimizer's step could not take, because
+        of its shape or of another kind of optimizer, refuses the load, or is left out by name with `allow_dropped=True`.
+
+        Options of a group come back where a saved group has the same parameters in it, else the group keeps those it has.
+        Raises `OptimizerError` with the report.
+        """
+        saved = self.saved()
+        remapper = rename if isinstance(rename, KeyRemapper) else KeyRemapper.of(rename)
+        live = describe_state(optimizer, model)
+        layers = layers_of(model) if saved.layout != "torch" else ()
+        planned = plan_restoration(saved, live, layers, remapper)
+        policy = OptimizerPolicy(allow_fresh=allow_fresh, allow_dropped=allow_dropped, allow_orphaned=allow_orphaned)
+        report = report_of(planned, policy, source=self._source, dry_run=dry_run)
+        if not report.ok:
+            raise OptimizerError(report)
+        if not dry_run:
+            try:
+                _bridge().restore_optimizer(optimizer, model, restoration_of(planned))
+            except FirekeepError as error:
+                raise error.at(path=self._source)  # noqa: B904 - the same error, with its place
+        return report
+
+    def contents(self) -> Contents:
+        """Give what a file of the record holds."""
+        return Contents(entries=list(self._entries), metadata=dict(self._metadata), scalars=dict(self._scalars))
+
+    def saved(self) -> Saved:
+        """Give the record as read; raises `WrongFormatError` where it is one of something else."""
+        if self._saved is None:
+            self._saved = read_state(self.contents(), where=self._source)
+        return self._saved
+
+    @property
+    def optimizer(self) -> str | None:
+        """The class of the optimizer; Burn's records do not say it."""
+        return self.saved().kind
+
+    @property
+    def layout(self) -> str:
+        """How the tensors lie: "burn" or "torch"."""
+        return self.saved().layout
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Text beside the tensors: paths by id, and what only firekeep reads."""
+        return dict(self._metadata)
+
+    @property
+    def scalars(self) -> Mapping[str, Scalar]:
+        """Numbers beside the tensors."""
+        return dict(self._scalars)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The parameters, by their names in the file."""
+        return tuple(dict.fromkeys(one.label() for one in self.saved().params.values()))
+
+    def keys(self) -> list[str]:
+        """List the names of the tensors, in the order their data lie."""
+        return [entry.name for entry in self._entries]
+
+    def entry(self, name: str) -> TensorEntry:
+        """Give one tensor; raises `EntryError` where there is none of this name."""
+        for entry in self._entries:
+            if entry.name == name:
+                return entry
+        raise EntryError("the record has no such tensor", tensor=name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<OptimizerRecord of {self.optimizer or 'Burn'}: {len(self)} tensors, layout {self.layout!r}>"
+
+
+def _warn_of_rates(taken: OptimizerState, layers: tuple[Layer, ...]) -> None:
+    """Warn of matrices that Burn's Muon steps with another rate: it takes rows by columns of a Linear that is turned round."""
+    if taken.base != "Muon":
+        return
+    turned = [
+        name for home in FileLayout.of(taken.params, layers, "burn").params if home.is_turned for name in home.origins
+    ]
+    shapes = {one.path: one.shape for one in taken.params}
+    uneven = [name for name in turned if len(set(shapes[name])) > 1]
+    if uneven:
+        warnings.warn(
+            f"Burn's Muon scales the rate of a matrix by its rows and columns, and has those of {some(uneven)} the other way "
+            "round: a run that goes on there takes other steps",
+            OptimizerWarning,
+            stacklevel=3,
+        )
+
+
+def describe_state(optimizer: Any, model: Any) -> OptimizerState:
+    """Describe an optimizer by the bridge that owns it."""
+    bridge = _bridge()
+    if not bridge.owns_optimizer(optimizer):
+        raise UnsupportedError(
+            f"an object of type {type(optimizer).__module__}.{type(optimizer).__qualname__} is no optimizer that is known",
+            remedy="Give a torch.optim.Optimizer, or a wrapper that has its param_groups and state.",
+        )
+    state: OptimizerState = bridge.describe_optimizer(optimizer, model)
+    return state
+
+
+def _bridge() -> Any:
+    from importlib import import_module
+
+    return import_module("firekeep.bridges.torch")
+
+
+def _flat(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}.{name}")
+        else:
+            yield f"{prefix}.{name}", value
+
+
+def _scalar(value: Any) -> Scalar | None:
+    if isinstance(value, Scalar):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return Scalar("uint", value)
+    return Scalar.of(value) if isinstance(value, int | float) else None
+
+
+def _entry(name: str, value: Any) -> TensorEntry:
+    return value.renamed(name) if isinstance(value, TensorEntry) else describe(name, value)

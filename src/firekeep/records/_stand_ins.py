@@ -1,0 +1,91 @@
+"""Tensors within plain data that goes into a text: where each is kept, and the small ones themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from firekeep.blobs import MemoryBlob
+from firekeep.dtypes import BY_NAME
+from firekeep.entry import TensorEntry
+from firekeep.errors import FormatError
+from firekeep.tagged import TensorAt, join_tensors, split_tensors
+
+_INLINE = "="
+
+
+def take_out(value: Any, place: str, keep: Callable[[str, TensorEntry], str | None]) -> Any:
+    """Replace the tensors in plain data by stand-ins. `keep` is told the path of each and gives the name it is kept under.
+
+    Numbers (tensors of rank 0) stand in the text itself, with their dtype and bytes, and so do those that `keep` has no name for.
+    """
+    skeleton, found = split_tensors(value, lambda leaf: isinstance(leaf, TensorEntry), path=place)
+    names: dict[str, object] = {}
+    for path, entry in found.items():
+        assert isinstance(entry, TensorEntry)  # noqa: S101 - the predicate above
+        name = keep(path, entry) if entry.shape else None
+        names[path] = TensorAt(_spell(entry) if name is None else name)
+    return join_tensors(skeleton, names)
+
+
+def _spell(entry: TensorEntry) -> str:
+    extents = ",".join(map(str, entry.shape))
+    return f"{_INLINE}{entry.require().name} [{extents}] {bytes(entry.read()).hex()}"
+
+
+def put_back(value: Any, find: Callable[[str], TensorEntry | None]) -> Any:
+    """Put the tensors back where their stand-ins are; raises `FormatError` for one that is nowhere."""
+    names: list[str] = []
+
+    def seen(leaf: object) -> bool:
+        if isinstance(leaf, TensorAt):
+            names.append(leaf.path)
+        return False
+
+    split_tensors(value, seen)
+    tensors: dict[str, object] = {}
+    for name in names:
+        entry = _read(name) if name.startswith(_INLINE) else find(name)
+        if entry is None:
+            raise FormatError(f"the record speaks of a tensor {name!r}, and does not hold it")
+        tensors[name] = entry
+    return join_tensors(value, tensors)
+
+
+def _read(text: str) -> TensorEntry:
+    try:
+        dtype, extents, data = text.removeprefix(_INLINE).split(" ", 2)
+        shape = tuple(int(one) for one in extents.strip("[]").split(",") if one)
+        entry = TensorEntry(dtype, BY_NAME[dtype], shape, MemoryBlob(bytes.fromhex(data)))
+        if entry.nbytes != BY_NAME[dtype].nbytes(shape):
+            raise ValueError
+    except (ValueError, KeyError):
+        raise FormatError(f"{text[:60]!r} is no number of a known dtype") from None
+    return entry
+
+
+def number(value: float, dtype: str = "F32") -> TensorEntry:
+    """Give a number as a tensor of rank 0."""
+    import numpy as np
+
+    from firekeep.arrays import numpy_dtype
+    from firekeep.tensors import array_entry
+
+    return array_entry("number", np.asarray(value, numpy_dtype(BY_NAME[dtype])))
+
+
+def as_number(value: Any) -> int | float | None:
+    """Give a number, or a tensor of rank 0, as one of Python's; None for anything else."""
+    if isinstance(value, TensorEntry):
+        if value.shape != () or value.require().kind not in ("float", "int", "uint"):
+            return None
+        from firekeep.arrays import as_array
+
+        found: int | float = as_array(value).astype("float64" if value.require().kind == "float" else "int64").item()
+        return found
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def names_in(value: Mapping[str, Any]) -> list[str]:
+    """List the keys of a state under which there is anything."""
+    return [key for key, one in value.items() if one is not None]
