@@ -1,0 +1,48 @@
+"""Checkpoints: which steps of a run there are, when one is saved, and how long it is kept."""
+
+from __future__ import annotations
+
+from firekeep.checkpoint._catalog import Catalog, Layout
+from firekeep.checkpoint._errors import DirectoryBusyError, NoStepError, StepExistsError
+from firekeep.checkpoint._manager import CheckpointManager
+from firekeep.checkpoint._reports import PruneReport, StepRestored, StepSaved
+from firekeep.checkpoint._retention import (
+    AllOf,
+    AnyOf,
+    KeepAll,
+    KeepBest,
+    KeepEvery,
+    KeepLast,
+    KeepYounger,
+    Policy,
+    doomed,
+)
+from firekeep.checkpoint._signals import SignalWatch
+from firekeep.checkpoint._step import IncompleteStep, StepFile, StepInfo
+from firekeep.checkpoint._store import scan_steps
+
+__all__ = [
+    "AllOf",
+    "AnyOf",
+    "Catalog",
+    "CheckpointManager",
+    "DirectoryBusyError",
+    "IncompleteStep",
+    "KeepAll",
+    "KeepBest",
+    "KeepEvery",
+    "KeepLast",
+    "KeepYounger",
+    "Layout",
+    "NoStepError",
+    "Policy",
+    "PruneReport",
+    "SignalWatch",
+    "StepExistsError",
+    "StepFile",
+    "StepInfo",
+    "StepRestored",
+    "StepSaved",
+    "doomed",
+    "scan_steps",
+]

@@ -1,0 +1,366 @@
+"""The manager of a directory of checkpoints: when a state is saved, which step comes back, and how long each is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from firekeep.checkpoint._background import Background
+from firekeep.checkpoint._catalog import Catalog, Layout, describe
+from firekeep.checkpoint._digest import digest_of
+from firekeep.checkpoint._errors import DirectoryBusyError, NoStepError
+from firekeep.checkpoint._manifest import check_facts, check_metrics, check_step
+from firekeep.checkpoint._reports import PruneReport, StepRestored, StepSaved
+from firekeep.checkpoint._retention import KeepBest, KeepLast, Policy
+from firekeep.checkpoint._signals import DEFAULT, SignalWatch
+from firekeep.checkpoint._snapshot import Buffers, size_of
+from firekeep.checkpoint._step import Fact, StepInfo
+from firekeep.checkpoint._store import Store
+from firekeep.errors import FirekeepError, RuleError
+from firekeep.formats import OpenOptions
+from firekeep.limits import DEFAULT_LIMITS, Limits
+from firekeep.opened import OpenedFile, open_file
+from firekeep.sections import Savable, Section
+from firekeep.wording import some
+
+_TRIES = 3
+Which = Literal["latest", "best"]
+
+
+class CheckpointManager:
+    """Keeps the steps of a run in a directory: each saved by one commit, complete or not there at all.
+
+    `keep` is a retention policy (`KeepLast`, `KeepBest`, `KeepEvery`, `KeepYounger`, `KeepAll`, joined by `|` and `&`); by default the
+    last two steps and the best one stay. `best` names the metric that tells the best step, "valid_loss" with the least value first
+    unless a `KeepBest` says otherwise. Whatever the policy, the newest step, the best and the one just written are never deleted, and
+    nothing is before a new step is complete.
+
+    `every` is how many steps lie between two saves by `tick`. `background=True` copies the state and writes the copy on a thread: the
+    loop goes on, one save is in flight at most, and what goes wrong is raised by the next call. Its memory is taken at the first
+    save, or with `preallocate=True` at the first `tick` or `restore`, when the state is known; a number of bytes takes it now.
+    `digest=True` keeps a digest of each file for `verify`. `durable=False` skips the fsyncs and nothing else. `layout="burn"` reads and
+    writes the three files a step of Burn's Learner. Several processes may use one directory: whoever finds it locked for longer than
+    `lock_timeout` seconds gets `DirectoryBusyError`.
+
+    Example:
+        >>> with CheckpointManager("run", keep=KeepLast(3) | KeepEvery(1000)) as manager:  # doctest: +SKIP
+        ...     with manager.handle_signals():
+        ...         for step in range(start, 10_000):
+        ...             loss = train_step()
+        ...             if manager.tick(state, step=step, metrics={"loss": loss}):
+        ...                 break
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        keep: Policy | None = None,
+        best: KeepBest | str = "valid_loss",
+        every: int | None = None,
+        background: bool = False,
+        preallocate: bool | int = False,
+        durable: bool = True,
+        digest: bool = False,
+        layout: Layout | None = None,
+        lock_timeout: float = 60.0,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        if keep is not None and not isinstance(keep, Policy):
+            raise TypeError(f"keep is a policy such as KeepLast(3), not {type(keep).__name__}")
+        if every is not None and every < 1:
+            raise RuleError(
+                f"every={every}: a number of steps of at least 1 is needed, or None to save by save() alone"
+            )
+        if layout not in (None, "firekeep", "burn"):
+            raise RuleError(f"layout={layout!r}: 'firekeep' or 'burn'")
+        self._best = KeepBest(best) if isinstance(best, str) else best
+        self._keep = KeepLast(2) | self._best if keep is None else keep
+        self._every = every
+        self._store = Store(
+            directory=Path(directory),
+            layout=layout or "firekeep",
+            durable=durable,
+            digest=digest,
+            lock_timeout=lock_timeout,
+            limits=limits,
+        )
+        self._in_background = background
+        self._preallocate = preallocate is True and background
+        self._buffers = Buffers()
+        self._background: Background[StepSaved] = Background()
+        self._watch = SignalWatch()
+        self._saved: int | None = None
+        # A folder that cannot be made is told now, not after an epoch.
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.recover()
+        if background and preallocate is not True and preallocate > 0:
+            self._buffers.reserve(preallocate, populate=True)
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the steps."""
+        return self._store.directory
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a signal has asked the run to end."""
+        return self._watch.received is not None
+
+    def catalog(self) -> Catalog:
+        """Look at the directory: complete steps, incomplete ones with the reason, unfinished saves."""
+        return self._store.scan()
+
+    def steps(self) -> list[StepInfo]:
+        """List the complete steps, oldest first."""
+        return list(self.catalog().steps)
+
+    def latest(self) -> StepInfo | None:
+        """Give the complete step of the highest number, or None."""
+        return self.catalog().latest()
+
+    def best(self) -> StepInfo | None:
+        """Give the complete step that is best by the metric, or None where none has it as a number."""
+        return self._best.best(self.catalog().steps)
+
+    def save(
+        self,
+        state: Savable,
+        *,
+        step: int,
+        metrics: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> StepSaved:
+        """Save a state as a step, then delete the steps that need not stay.
+
+        In the background this returns once the state is copied; what went wrong with the save before is raised first. Metrics are
+        numbers, NaN among them, which is worse than any other. Raises `StepExistsError` when the step is there, unless `overwrite`:
+        the old one then stays until the new one is in its place. Whatever fails, the steps that were there are there.
+        """
+        return self._save(state, step=step, metrics=metrics, overwrite=overwrite, background=self._in_background)
+
+    def _save(
+        self, state: Savable, *, step: int, metrics: Mapping[str, Any] | None, overwrite: bool, background: bool
+    ) -> StepSaved:
+        self.wait()
+        step = check_step(step)
+        info = StepInfo(
+            step=step, folder=self.directory, time=time.time(), metrics=check_metrics(metrics), facts=_facts(state)
+        )
+        if not overwrite:
+            self._store.refuse_existing(step)
+        sections = _sections(state)
+        if not background:
+            report = self._commit(sections, info, overwrite=overwrite)
+            self._saved = step
+            return report
+        copies = self._buffers.snapshot(sections)
+        self._saved = step
+        self._background.start(
+            lambda: self._commit_later(copies, info, overwrite=overwrite), name=f"firekeep-save-{step}"
+        )
+        names = tuple(section.name for section in sections)
+        return StepSaved(step=step, directory=self.directory, nbytes=size_of(copies), sections=names, background=True)
+
+    def _commit(self, sections: Sequence[Section], info: StepInfo, *, overwrite: bool) -> StepSaved:
+        try:
+            saved = self._store.save(sections, info, overwrite=overwrite)
+        except BaseException as error:
+            error.add_note(self._outcome(info))
+            raise
+        gone: Sequence[StepInfo] = ()
+        notes: tuple[str, ...] = ()
+        try:
+            _, gone = self._store.prune(self._keep, best=self._best, spared=(info.step,))
+        except (OSError, FirekeepError) as error:  # the step is saved: too many steps are no reason to end a run
+            notes = (f"old steps could not be deleted, and will be after the next save: {error}",)
+        return StepSaved(
+            step=info.step,
+            directory=self.directory,
+            nbytes=saved.nbytes,
+            sections=tuple(section.name for section in sections),
+            deleted=tuple(other.step for other in gone),
+            notes=notes,
+        )
+
+    def _outcome(self, info: StepInfo) -> str:
+        """Say what became of a save that failed: the last failure there can be, that of syncing the directory, comes after the rename."""
+        with contextlib.suppress(OSError):
+            found = self.catalog().find(info.step)
+            if found is not None and found.time == info.time:
+                return f"Step {info.step} is in {self.directory} and complete, but may not survive a power loss."
+        return f"Step {info.step} was not saved in {self.directory}; the steps before it are as they were."
+
+    def _commit_later(self, sections: Sequence[Section], info: StepInfo, *, overwrite: bool) -> StepSaved:
+        try:
+            return self._commit(sections, info, overwrite=overwrite)
+        except BaseException as error:
+            error.add_note("It happened in the background, and is told at the first call after it.")
+            raise
+
+    def tick(self, state: Savable, *, step: int, metrics: Mapping[str, Any] | None = None) -> bool:
+        """Save at the end of a step if one is due, or if a signal has come; says whether the run is to stop.
+
+        A save that a signal asked for is complete when this returns, and replaces a step of the same number, which an earlier
+        run that went further has left.
+        """
+        step = check_step(step)
+        if self._preallocate:
+            self.reserve(state)
+        if self.stopping:
+            self.wait()
+            if self._saved != step:
+                self._save(state, step=step, metrics=metrics, overwrite=True, background=False)
+            return True
+        if self._every is not None and step % self._every == 0 and self._saved != step:
+            self.save(state, step=step, metrics=metrics)
+        return self.stopping
+
+    def restore(self, state: Savable, step: int | Which = "latest") -> StepRestored:
+        """Bring a state back: the latest complete step, the best, or one by its number.
+
+        Incomplete steps are never chosen. Raises `NoStepError` saying what there is; what the state itself raises names the step.
+        """
+        self.wait()
+        self.recover()
+        for attempt in range(_TRIES):
+            info = self._choose(step)
+            with contextlib.ExitStack() as stack:
+                try:
+                    opened = {name: stack.enter_context(self._open(path)) for name, path in info.paths.items()}
+                except FileNotFoundError:
+                    if attempt == _TRIES - 1:
+                        raise
+                    continue  # another process has deleted or replaced the step meanwhile
+                try:
+                    report = state.restore(opened)
+                except Exception as error:
+                    error.add_note(f"It was step {info.step} of {self.directory} that was to be restored.")
+                    raise
+            if self._preallocate:
+                self.reserve(state)
+            return StepRestored(info=info, report=report)
+        raise AssertionError  # the loop returns or raises
+
+    def _open(self, path: Path) -> OpenedFile:
+        return open_file(path, OpenOptions(limits=self._store.limits))
+
+    def _choose(self, step: int | str) -> StepInfo:
+        catalog = self.catalog()
+        if step == "latest":
+            found, asked = catalog.latest(), "a step"
+        elif step == "best":
+            found, asked = self._best.best(catalog.steps), f"a step with a number for the metric {self._best.metric!r}"
+        elif isinstance(step, str):
+            raise RuleError(f"step={step!r}: 'latest', 'best' or a number")
+        else:
+            found, asked = catalog.find(check_step(step)), f"step {step}"
+        if found is None:
+            raise NoStepError(f"{asked} is asked for, and {describe(catalog)}")
+        return found
+
+    def prune(self, *, dry_run: bool = False) -> PruneReport:
+        """Delete the steps that need not stay, as after each save; `dry_run` only says which."""
+        self.wait()
+        if not dry_run:
+            self.recover()
+        kept, deleted = self._store.prune(self._keep, best=self._best, dry_run=dry_run)
+        return PruneReport(directory=self.directory, kept=kept, deleted=deleted, dry_run=dry_run)
+
+    def verify(self, step: int | Which = "latest") -> tuple[str, ...]:
+        """Read a step's files and give the names of those whose digest is not the one kept; without digests only sizes are known."""
+        info = self._choose(step)
+        return tuple(
+            file.name
+            for file in info.files
+            if file.xxh3 is not None and digest_of(info.folder / file.name) != file.xxh3
+        )
+
+    def recover(self) -> tuple[str, ...]:
+        """Tidy up after processes that were killed in a save, and say what was done; every save does it, too."""
+        try:
+            return self._store.recover()
+        except (PermissionError, DirectoryBusyError):
+            return ()  # somebody else's directory, or somebody else is at it
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            return ()
+
+    def reserve(self, state: Savable) -> None:
+        """Take the memory of the first background save now, for a state as it is."""
+        self._preallocate = False
+        if not self._background.busy:
+            self._buffers.reserve(size_of(_sections(state)), populate=True)
+
+    def wait(self) -> StepSaved | None:
+        """Wait for the save in the background; gives its report, or raises what went wrong with it, once."""
+        try:
+            return self._background.wait()
+        except BaseException:
+            self._saved = None
+            raise
+
+    def handle_signals(self, *signals: int) -> SignalWatch:
+        """Have SIGTERM, SIGINT and SIGUSR1 (or those given) save at the next `tick`, which then says that the run is to stop.
+
+        A second signal ends the process at once. Use it as a context manager, or the handlers stay until `close`.
+        """
+        self._watch.install(signals or DEFAULT)
+        return self._watch
+
+    def close(self) -> None:
+        """Wait for the save in the background, raise what went wrong with it, and let go of memory and signals."""
+        self._watch.remove()
+        try:
+            self.wait()
+        finally:
+            self._background.close()
+            self._buffers = Buffers()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except Exception as failure:  # noqa: BLE001 - the error that ends the run is the one to be seen
+            error.add_note(f"The save in the background failed, too: {type(failure).__name__}: {failure}")
+        with contextlib.suppress(OSError):
+            last = self.latest()
+            told = "holds no complete step" if last is None else f"holds step {last.step} as the last complete one"
+            error.add_note(f"Nothing was saved because of this error; {self.directory} {told}.")
+
+
+def _sections(state: Savable) -> list[Section]:
+    """Take a state apart, and refuse sections that would become one file."""
+    if not callable(getattr(state, "sections", None)):
+        raise TypeError(f"a state with sections() and restore(opened) is needed, not {type(state).__name__}")
+    sections = list(state.sections())
+    if not sections:
+        raise RuleError("the state has no sections: nothing would be saved")
+    names = [section.name.casefold() for section in sections]
+    twice = sorted({section.name for section in sections if names.count(section.name.casefold()) > 1})
+    if twice:
+        raise RuleError(f"the state has sections of one name, or that differ in case only: {some(twice)}")
+    return sections
+
+
+def _facts(state: Savable) -> dict[str, Fact]:
+    own: dict[str, Fact] = {"host": socket.gethostname(), "pid": os.getpid()}
+    if hasattr(os, "sched_getaffinity"):
+        own["cpus"] = len(os.sched_getaffinity(0))
+    told = getattr(state, "facts", None)
+    return {**own, **check_facts(told() if callable(told) else {})}
