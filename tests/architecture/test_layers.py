@@ -19,15 +19,17 @@ import pytest
 SRC = Path(__file__).parents[2] / "src"
 
 ROWS: dict[str, tuple[str, ...]] = {
-    "words": ("_version", "errors", "dtypes", "ids", "scalars", "limits", "garbage", "wording", "folding"),
+    "words": ("_version", "errors", "dtypes", "ids", "scalars", "limits", "garbage", "wording", "folding", "tagged"),
     "matter": ("entry", "slots", "strides", "blobs", "views", "tensors", "disk", "reading", "arrays", "floats"),
-    "tree": ("module",),
+    "tree": ("module", "schedulers"),
     "families": ("formats", "rules", "bridges"),
     "meeting": ("matching", "report", "adapters"),
     "use": (
         *("opened", "digests", "loading", "saving", "conversion", "verification", "comparison"),
         *("parts", "layouts", "supply", "likeness", "applying", "collecting", "writing", "stores"),
+        *("records", "sections"),
     ),
+    "time": ("checkpoint",),
     "door": ("api", "models"),
     "people": ("cli", "__main__"),
 }
@@ -47,7 +49,7 @@ AT_TOP = {
 DEFERRED = {
     "numpy": ("firekeep",),
     "torch": ("firekeep.bridges.torch",),
-    "ml_dtypes": ("firekeep.arrays",),
+    "ml_dtypes": ("firekeep.arrays", "firekeep.tagged"),
     "cbor2": ("firekeep.formats.burnpack",),
     "rapidfuzz": ("firekeep",),
     "xxhash": ("firekeep",),

@@ -1,5 +1,7 @@
 """Records: a model, an optimizer or a schedule in a file of its own, as Burn keeps them."""
 
+from firekeep.records._comparison import compare_optimizers, compare_schedulers, compare_with_model
+from firekeep.records._describe import ParamDescription, RecordDescription, describe_record
 from firekeep.records._module_methods import (
     Module,
     RecordMethods,
@@ -32,10 +34,16 @@ __all__ = [
     "OptimizerRecord",
     "OptimizerReport",
     "OptimizerWarning",
+    "ParamDescription",
+    "RecordDescription",
     "RecordMethods",
     "StateError",
     "UInt",
     "cast_module",
+    "compare_optimizers",
+    "compare_schedulers",
+    "compare_with_model",
+    "describe_record",
     "flatten",
     "into_record",
     "into_record_group",
