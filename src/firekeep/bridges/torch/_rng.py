@@ -24,14 +24,21 @@ def rng_state() -> dict[str, Any]:
 
 
 def rng_fault(state: Mapping[str, Any]) -> str | None:
-    """Say why a state of the CPU's generator cannot be put back, or give None; see the door."""
-    held = state.get("cpu")
-    if held is None:
-        return None
+    """Say why states cannot be put back, or give None; see the door."""
     live = torch.get_rng_state()
-    if not isinstance(held, torch.Tensor) or held.dtype is not torch.uint8 or held.shape != live.shape:
+    if state.get("cpu") is not None and not _looks_like(state["cpu"], live):
         return f"it is no state of PyTorch's generator on the CPU, which takes {live.numel():,} bytes"
+    devices = state.get("cuda") or []
+    if not isinstance(devices, list) or not all(isinstance(one, torch.Tensor) for one in devices):
+        return "it is no list of states of devices"
+    for device, held in enumerate(devices[: cuda_devices()]):
+        if not _looks_like(held, own := torch.cuda.get_rng_state(device)):
+            return f"it is no state of the generator of cuda:{device}, which takes {own.numel():,} bytes"
     return None
+
+
+def _looks_like(held: Any, live: torch.Tensor) -> bool:
+    return isinstance(held, torch.Tensor) and held.dtype is torch.uint8 and held.shape == live.shape
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:

@@ -1,0 +1,238 @@
+"""The parts of a training state that have a file each: taken apart, planned for, and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from firekeep import applying
+from firekeep.applying import LoadJob
+from firekeep.collecting import CollectJob, collect, contents_of
+from firekeep.errors import RuleError
+from firekeep.formats import FORMATS, Contents, OpenOptions
+from firekeep.layouts import layout_of
+from firekeep.matching import Policy
+from firekeep.opened import OpenedFile
+from firekeep.records import LrSchedulerRecord, OptimizerError, OptimizerRecord, OptimizerReport
+from firekeep.report import LoadError, LoadReport
+from firekeep.rules import KeyRemapper
+from firekeep.schedulers import SchedulerReport
+from firekeep.sections import Section
+from firekeep.slots import Convention
+from firekeep.supply import supply_of_opened
+from firekeep.training._nested import pack, unpack
+
+VALUES = "firekeep.values"
+"""The metadata key of a part that is nothing but its own state dict."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Restoring:
+    """A restore on its way: what is asked for, and what was decided so far. `steps` are done once all parts have agreed."""
+
+    rename: KeyRemapper
+    strict: bool
+    names: dict[str, str] = field(default_factory=dict)
+    """The checkpoint's names of parameters that have another name in the model, and that name."""
+    models: dict[str, LoadReport] = field(default_factory=dict)
+    optimizers: dict[str, OptimizerReport] = field(default_factory=dict)
+    schedulers: dict[str, SchedulerReport] = field(default_factory=dict)
+    values: list[str] = field(default_factory=list)
+    fresh: dict[str, str] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
+    steps: list[Callable[[], object]] = field(default_factory=list)
+
+    def known_names(self) -> dict[str, str]:
+        """Give whole names and their new ones: as they are, and as an average of the model has them."""
+        averaged = {f"module.{old}": f"module.{new}" for old, new in self.names.items()}
+        return {**averaged, **self.names, **self.rename.names}
+
+    def refuse(self, name: str, why: str) -> None:
+        """Refuse the whole, or, where not all is asked for, let the part start as it is."""
+        if self.strict:
+            self.refusals.append(f"{name}: {why}")
+        else:
+            self.fresh[name] = why
+
+
+class Part(Protocol):
+    """A part of a state. `name` is that of its section."""
+
+    @property
+    def name(self) -> str: ...
+
+    def section(self) -> Section:
+        """Take the part apart; nothing is copied."""
+        ...
+
+    def plan(self, opened: OpenedFile, restoring: Restoring) -> None:
+        """Decide what becomes of the part, and change nothing: what is to be done is added to the steps."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPart:
+    """A model, or an average of one, whose names follow those of the model.
+
+    `prefix` stands before the names of its parameters for optimizers of several models.
+    """
+
+    name: str
+    model: Any
+    prefix: str = ""
+    layout: Convention | None = None
+    is_average: bool = False
+
+    def section(self) -> Section:
+        """Take the weights, with their ids, in the framework's own layout unless told otherwise."""
+        made = collect(self.model, CollectJob(layout=self.layout))
+        return Section(self.name, contents_of(made, FORMATS["burnpack"], metadata={}, scalars={}))
+
+    def plan(self, opened: OpenedFile, restoring: Restoring) -> None:
+        """Match the weights; their names are those of the optimizer's parameters, too."""
+        allowed = "error" if restoring.strict else "allow"
+        rename = restoring.rename
+        if self.is_average:
+            rename = KeyRemapper.of(rename.rules, names=restoring.known_names())
+        job = LoadJob(
+            policy=Policy(missing=allowed, unused=allowed, shape=allowed),  # type: ignore[arg-type]
+            remapper=rename,
+            dry_run=True,
+        )
+        supply = supply_of_opened(opened, OpenOptions())
+        try:
+            report = applying.load_into(self.model, supply, job)
+        except LoadError as error:
+            report = error.report
+            restoring.refusals.append(f"{self.name}: {', '.join(report.refusals) or error.message}")
+        restoring.models[self.name] = report
+        if layout_of(opened.format, opened.metadata).name == "torch" and not self.is_average:
+            found = {one.file_name: one.name for one in report.renamed}
+            restoring.names |= {f"{self.prefix}{old}": f"{self.prefix}{new}" for old, new in found.items()}
+
+        def fill() -> None:
+            restoring.models[self.name] = applying.load_into(self.model, supply, replace(job, dry_run=False))
+
+        restoring.steps.append(fill)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerPart:
+    """An optimizer, and the model or models whose parameters it moves."""
+
+    name: str
+    optimizer: Any
+    model: Any
+    layout: Convention = "torch"
+
+    def section(self) -> Section:
+        """Take the state by parameter."""
+        record = OptimizerRecord.of(self.optimizer, self.model, layout=self.layout, copy=False)
+        return Section(self.name, record.contents())
+
+    def plan(self, opened: OpenedFile, restoring: Restoring) -> None:
+        """Match the states by id and name, and check that the step can take them."""
+        record = OptimizerRecord(_contents(opened), source=opened.path)
+        rename = KeyRemapper.of(restoring.rename.rules, names=restoring.known_names())
+
+        def put(*, dry_run: bool = False) -> None:
+            restoring.optimizers[self.name] = record.apply(
+                self.optimizer, self.model, rename=rename, allow_dropped=not restoring.strict, dry_run=dry_run
+            )
+
+        try:
+            put(dry_run=True)
+        except OptimizerError as error:
+            restoring.optimizers[self.name] = error.report
+            restoring.refusals.append(f"{self.name}: {', '.join(error.report.refusals)}")
+        restoring.steps.append(put)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerPart:
+    """A schedule of learning rates, or a scaler of gradients."""
+
+    name: str
+    scheduler: Any
+
+    def section(self) -> Section:
+        """Take the counters and the whole state."""
+        return Section(self.name, LrSchedulerRecord.of(self.scheduler).contents())
+
+    def plan(self, opened: OpenedFile, restoring: Restoring) -> None:
+        """Try the state on, and take it off again: a schedule takes one whole or not at all."""
+        record = LrSchedulerRecord.of_opened(opened)
+        before = LrSchedulerRecord.of(self.scheduler)
+        report = record.restore(self.scheduler)
+        before.restore(self.scheduler)
+        if report.refused:
+            restoring.refuse(self.name, "; ".join(f"{key}: {why}" for key, why in report.refused))
+            return
+        restoring.schedulers[self.name] = report
+
+        def put() -> None:
+            restoring.schedulers[self.name] = record.restore(self.scheduler)
+
+        restoring.steps.append(put)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValuesPart:
+    """Anything else with a `state_dict` of plain values, arrays and tensors."""
+
+    name: str
+    holder: Any
+
+    def section(self) -> Section:
+        """Take its state dict."""
+        entries, metadata = pack(dict(self.holder.state_dict()), key=VALUES)
+        return Section(self.name, Contents(entries=entries, metadata=metadata))
+
+    def plan(self, opened: OpenedFile, restoring: Restoring) -> None:
+        """Read the state, and have the object look at it if it can."""
+        if VALUES not in opened.metadata:
+            restoring.refuse(self.name, f"the checkpoint has no state of a {type(self.holder).__name__} there")
+            return
+        state = unpack(opened, key=VALUES)
+        check_state(self.holder, state)
+        restoring.values.append(self.name)
+        restoring.steps.append(lambda: self.holder.load_state_dict(state))
+
+
+def scheduler_part(name: str, scheduler: Any) -> Part:
+    """Choose how a schedule or scaler is kept: as a record where it is known, else by its state dict."""
+    from firekeep.bridges import torch as bridge
+
+    if hasattr(scheduler, "to_record_scalars") or bridge.schedules(scheduler):
+        return SchedulerPart(name=name, scheduler=scheduler)
+    return values_part(name, scheduler)
+
+
+def values_part(name: str, holder: Any) -> ValuesPart:
+    """Take anything with `state_dict` and `load_state_dict`; raises `RuleError` naming what has none."""
+    if not has_state(holder):
+        raise RuleError(
+            f"{name}: a {type(holder).__name__} has no state_dict() and load_state_dict()",
+            remedy="Give an object that has both, or keep what matters among the values.",
+        )
+    return ValuesPart(name=name, holder=holder)
+
+
+def has_state(holder: Any) -> bool:
+    """Say whether an object gives a state and takes one."""
+    return callable(getattr(holder, "state_dict", None)) and callable(getattr(holder, "load_state_dict", None))
+
+
+def check_state(holder: Any, state: Mapping[str, Any]) -> None:
+    """Have an object that can look at a state do so before it is changed."""
+    if callable(check := getattr(holder, "check_state", None)):
+        check(state)
+
+
+def _contents(opened: OpenedFile) -> Contents:
+    return Contents(
+        entries=list(opened.container.entries.values()),
+        metadata=dict(opened.metadata),
+        scalars=dict(opened.scalars),
+    )

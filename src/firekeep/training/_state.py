@@ -1,0 +1,213 @@
+"""One object for all that a training run is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+from firekeep.bridges import torch as torch_bridge
+from firekeep.errors import RuleError
+from firekeep.formats import Contents
+from firekeep.layouts import check_layout
+from firekeep.opened import OpenedFile
+from firekeep.rules import KeyRemapper
+from firekeep.sections import Section
+from firekeep.training._facts import Fact, environment
+from firekeep.training._parts import (
+    ModelPart,
+    OptimizerPart,
+    Part,
+    Restoring,
+    scheduler_part,
+    values_part,
+)
+from firekeep.training._report import RestoreError, RestoreReport
+from firekeep.training._rest import Rest
+from firekeep.training._rng import check_generators
+from firekeep.wording import some
+
+STATE = "state"
+"""The section of all that has no file of its own."""
+
+
+class TrainingState:
+    """All that a run needs to go on as if it had never stopped, for a `CheckpointManager` to save and restore.
+
+    `model` is a model, or a dict of several. `optimizer` and `scheduler` are one or a dict of them; an optimizer's parameters are told by
+    identity in the model or models. `scaler` is a GradScaler. `ema` is an average of the model: a model too, an object with a
+    `state_dict`, or a dict of them. `data` is whatever knows its place in the data by a `state_dict`, or a dict of such: a
+    `ResumableLoader`, a sampler, a loader of one's own. `step`, `epoch`, `metrics` and `values` are yours to change: values may be any
+    plain ones, nested, arrays and tensors included. With `rng=True` the generators of Python, NumPy and PyTorch are kept, and
+    `generators` names further ones.
+
+    `rename` turns names of the checkpoint into the model's, for models and optimizers alike. With `strict=True` a restore is refused, and
+    nothing changed, where a part is not in the checkpoint or does not fit; `strict=False` takes what there is and reports the rest.
+    `layout="burn"` keeps models and optimizers as Burn does.
+
+    Save between steps: gradients that were accumulated and not applied yet are not kept.
+
+    Example:
+        >>> state = TrainingState(model=model, optimizer=optimizer, scheduler=scheduler, data=loader)  # doctest: +SKIP
+        >>> manager.save(state, step=state.step)  # doctest: +SKIP
+        >>> print(manager.restore(state))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        ema: Any = None,
+        data: Any = None,
+        step: int = 0,
+        epoch: int = 0,
+        metrics: MutableMapping[str, Any] | None = None,
+        values: MutableMapping[str, Any] | None = None,
+        rng: bool = True,
+        generators: Mapping[str, Any] | None = None,
+        rename: Any = (),
+        strict: bool = True,
+        layout: str | None = None,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.scaler = scaler
+        self.ema = ema
+        self.data = data
+        self.step = step
+        self.epoch = epoch
+        self.metrics: MutableMapping[str, Any] = {} if metrics is None else metrics
+        self.values: MutableMapping[str, Any] = {} if values is None else values
+        self.rng = rng
+        self.generators = dict(generators or {})
+        self.rename = rename if isinstance(rename, KeyRemapper) else KeyRemapper.of(rename)
+        self.strict = strict
+        self.layout = None if layout is None else check_layout(layout)
+        check_generators(self.generators)
+        self._rest()
+        names = [Section(part.name, Contents(entries=())).name for part in self._parts()]
+        if twice := [name for name in names if names.count(name) > 1 or name == STATE]:
+            raise RuleError(f"two parts of the state would have one name: {some(twice)}")
+
+    def sections(self) -> list[Section]:
+        """Give the parts, each a file of its own; nothing is copied but the states of random generators."""
+        return [*(part.section() for part in self._parts()), self._rest().section(step=self.step, epoch=self.epoch)]
+
+    def facts(self) -> dict[str, Fact]:
+        """Give what is worth knowing of the run before any file is opened: where it is, and what else decides its bits."""
+        return {"step": self.step, "epoch": self.epoch, **environment()}
+
+    def restore(
+        self,
+        opened: Mapping[str, OpenedFile],
+        *,
+        rename: Any = None,
+        strict: bool | None = None,
+        dry_run: bool = False,
+    ) -> RestoreReport:
+        """Take the state back from open files, by the names of their sections, and report what became of it.
+
+        All parts are planned for before any is changed: one that is refused raises `RestoreError` with the whole report, and all is as it
+        was. `rename` and `strict` say for once what else the state itself says. `dry_run=True` only reports, refused or not.
+        """
+        restoring = Restoring(
+            rename=self.rename if rename is None else _remapper(rename),
+            strict=self.strict if strict is None else strict,
+        )
+        parts = list(self._parts())
+        for part in parts:
+            if part.name in opened:
+                part.plan(opened[part.name], restoring)
+            else:
+                restoring.refuse(part.name, f"the checkpoint has no such section: it has {some(list(opened))}")
+        names = {part.name for part in parts}
+        dropped = {name: "the state has no such part" for name in opened if name not in names and name != STATE}
+        rest = self._rest().plan(opened.get(STATE), restoring)
+        source = next((one.path for one in opened.values() if one.path is not None), None)
+
+        def report(*, done: bool = False) -> RestoreReport:
+            return RestoreReport(
+                source=source,
+                step=self.step if rest.step is None else rest.step,
+                epoch=self.epoch if rest.epoch is None else rest.epoch,
+                models=dict(restoring.models),
+                optimizers=dict(restoring.optimizers),
+                schedulers=dict(restoring.schedulers),
+                rng=rest.rng,
+                data=rest.data,
+                values=(*restoring.values, *rest.values),
+                fresh=dict(restoring.fresh),
+                dropped={**dropped, **rest.dropped},
+                changed=rest.changed,
+                refusals=tuple(restoring.refusals),
+                dry_run=not done,
+            )
+
+        if dry_run:
+            return report()
+        if restoring.refusals:
+            raise RestoreError(report(done=True))
+        for number, step in enumerate(restoring.steps):
+            try:
+                step()
+            except Exception as error:
+                error.add_note(
+                    f"The state is restored in part: {number} of {len(restoring.steps)} steps were done before."
+                )
+                raise
+        if rest.step is not None and rest.epoch is not None:
+            self.step, self.epoch = rest.step, rest.epoch
+        return report(done=True)
+
+    def _rest(self) -> Rest:
+        return Rest(
+            metrics=self.metrics,
+            values=self.values,
+            data=_named(self.data, "data"),
+            rng=self.rng,
+            generators=self.generators,
+            models={name: one for name, one in self._models().items() if torch_bridge.owns(one)},
+        )
+
+    def _models(self) -> dict[str, Any]:
+        if _several(self.model):
+            return {f"model-{name}": one for name, one in self.model.items()}
+        return {"model": self.model}
+
+    def _parts(self) -> Iterator[Part]:
+        for name, one in self._models().items():
+            prefix = f"{name.removeprefix('model-')}." if name != "model" else ""
+            yield ModelPart(name=name, model=one, prefix=prefix, layout=self.layout)
+        for name, one in _named(self.optimizer, "optimizer").items():
+            yield OptimizerPart(name=name, optimizer=one, model=self.model, layout=self.layout or "torch")
+        for name, one in _named(self.scheduler, "scheduler").items():
+            yield scheduler_part(name, one)
+        if self.scaler is not None:
+            yield scheduler_part("scaler", self.scaler)
+        for name, one in _named(self.ema, "ema").items():
+            if torch_bridge.owns(one):
+                yield ModelPart(name=name, model=one, layout=self.layout, is_average=True)
+            else:
+                yield values_part(name, one)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(part.name for part in self._parts())
+        return f"<TrainingState: step {self.step:,}, epoch {self.epoch:,}: {parts}>"
+
+
+def _several(model: Any) -> bool:
+    return isinstance(model, Mapping) and bool(model) and all(torch_bridge.owns(one) for one in model.values())
+
+
+def _named(given: Any, kind: str) -> dict[str, Any]:
+    """Give one object under the name of its kind, or several under names that begin with it."""
+    if given is None:
+        return {}
+    return {f"{kind}-{name}": one for name, one in given.items()} if isinstance(given, Mapping) else {kind: given}
+
+
+def _remapper(rename: Any) -> KeyRemapper:
+    return rename if isinstance(rename, KeyRemapper) else KeyRemapper.of(rename)
