@@ -56,6 +56,17 @@ try 1 firekeep match mnist.pt --like burn.bpk --rename '^fc=>head.fc'
 say "Describe a model of Burn in Python, load its weights, and have it read a digit. Neither PyTorch nor Rust is needed."
 try 0 python ../examples/burn_model.py
 
+say "Train a small model, once straight through, and once killed in the middle of an epoch."
+try 0 python ../examples/train_resume.py straight
+try 137 python ../examples/train_resume.py killed --kill-at 47
+
+say "Start the killed one again: it goes on from its last checkpoint."
+try 0 python ../examples/train_resume.py killed
+
+say "Are all 78 losses and the weights equal, to the last bit?"
+try 0 cmp straight/losses.txt killed/losses.txt
+try 0 firekeep diff straight/step-00000078/model.bpk killed/step-00000078/model.bpk
+
 say "What would this pickle have called, had it been loaded?"
 try 1 firekeep scan downloaded.pt
 
@@ -64,3 +75,4 @@ try 1 firekeep doctor weights.bin
 
 say "The files made are in demo-out/:"
 ls -l mnist.bpk mnist.safetensors burn.bpk
+ls -d straight/step-* killed/step-*

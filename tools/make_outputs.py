@@ -36,7 +36,11 @@ SAMPLES = {
 
 README = ROOT / "README.md"
 GUIDES = tuple(
-    ROOT / "docs" / f"{name}.md" for name in ("load-into-my-model", "convert-for-burn", "why-was-my-load-refused")
+    ROOT / "docs" / f"{name}.md"
+    for name in (
+        *("load-into-my-model", "convert-for-burn", "why-was-my-load-refused"),
+        *("resume-exactly", "move-from-torch-save", "continue-in-burn"),
+    )
 )
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```\n", flags=re.MULTILINE | re.DOTALL)

@@ -35,6 +35,17 @@ if TYPE_CHECKING:
     )
     from firekeep.api import convert, diff, doctor, load_file, open, save_bytes, save_file, scan, verify
     from firekeep.bridges import entries_of, slots_of
+    from firekeep.checkpoint import (
+        CheckpointManager,
+        DirectoryBusyError,
+        KeepAll,
+        KeepBest,
+        KeepEvery,
+        KeepLast,
+        KeepYounger,
+        NoStepError,
+        StepExistsError,
+    )
     from firekeep.dtypes import DType, QuantScheme
     from firekeep.entry import TensorEntry
     from firekeep.ids import ParamId
@@ -55,6 +66,14 @@ if TYPE_CHECKING:
     from firekeep.scalars import Scalar
     from firekeep.slots import Layer, Outline, Slot
     from firekeep.stores import BurnpackStore, PytorchStore, SafetensorsStore
+    from firekeep.training import (
+        RestoreError,
+        RestoreReport,
+        ResumableLoader,
+        ResumableSampler,
+        SeededDataset,
+        TrainingState,
+    )
 
 _HOMES = {
     **dict.fromkeys(
@@ -67,6 +86,17 @@ _HOMES = {
     **dict.fromkeys(
         ("BurnToPyTorchAdapter", "FloatCastAdapter", "HalfPrecisionAdapter", "PyTorchToBurnAdapter", "chain"),
         "firekeep.adapters",
+    ),
+    **dict.fromkeys(
+        (
+            *("CheckpointManager", "DirectoryBusyError", "KeepAll", "KeepBest", "KeepEvery", "KeepLast", "KeepYounger"),
+            *("NoStepError", "StepExistsError"),
+        ),
+        "firekeep.checkpoint",
+    ),
+    **dict.fromkeys(
+        ("ResumableLoader", "ResumableSampler", "RestoreError", "RestoreReport", "SeededDataset", "TrainingState"),
+        "firekeep.training",
     ),
     **dict.fromkeys(("entries_of", "slots_of"), "firekeep.bridges"),
     **dict.fromkeys(
@@ -91,8 +121,10 @@ _HOMES = {
 __all__ = [
     "BurnToPyTorchAdapter",
     "BurnpackStore",
+    "CheckpointManager",
     "DType",
     "DigestError",
+    "DirectoryBusyError",
     "DiskFullError",
     "EntryError",
     "ExistsError",
@@ -101,6 +133,11 @@ __all__ = [
     "FormatError",
     "HalfPrecisionAdapter",
     "HeaderError",
+    "KeepAll",
+    "KeepBest",
+    "KeepEvery",
+    "KeepLast",
+    "KeepYounger",
     "KeyRemapper",
     "Layer",
     "LimitError",
@@ -112,6 +149,7 @@ __all__ = [
     "MissingExtraError",
     "Module",
     "ModuleRecord",
+    "NoStepError",
     "NothingMatchedError",
     "OptimizerError",
     "OptimizerRecord",
@@ -123,14 +161,21 @@ __all__ = [
     "PyTorchToBurnAdapter",
     "PytorchStore",
     "QuantScheme",
+    "RestoreError",
+    "RestoreReport",
+    "ResumableLoader",
+    "ResumableSampler",
     "RuleError",
     "SafetensorsStore",
     "Scalar",
     "ScalarError",
+    "SeededDataset",
     "Slot",
     "StateError",
+    "StepExistsError",
     "TensorEntry",
     "TensorNotFoundError",
+    "TrainingState",
     "TruncatedError",
     "UnsafePickleError",
     "UnsupportedError",

@@ -16,7 +16,9 @@ from firekeep.cli import COMMANDS, commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PROGRAMS = [path for path in sorted((ROOT / "examples").glob("*.py")) if "import argparse" in path.read_text()]
+"""Those that take arguments: `make demo` runs them."""
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path not in PROGRAMS]
 TOOL = runpy.run_path(str(ROOT / "tools" / "make_outputs.py"))
 
 
@@ -29,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 def needs(page: Path) -> None:
     """Skip what runs PyTorch where there is none."""
-    if re.search(r"^import torch", page.read_text(), flags=re.MULTILINE):
+    if re.search(r"^(?:import torch|from firekeep\.training)", page.read_text(), flags=re.MULTILINE):
         pytest.importorskip("torch")
 
 
@@ -49,6 +51,12 @@ def test_readme_and_guides_show_every_example():
     code = [re.sub(r'\A""".*?"""\n+', "", example.read_text(), flags=re.DOTALL) for example in EXAMPLES]
     assert [example.name for example, text in zip(EXAMPLES, code, strict=True) if text not in shown] == []
     assert [block for block in blocks(TOOL["README"], "python") if block not in code] == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
+def test_programs_are_named_on_a_page_and_shown_by_the_demo(program: Path):
+    assert any(f"examples/{program.name}" in page.read_text() for page in PAGES)
+    assert f"examples/{program.name}" in (ROOT / "examples" / "demo.sh").read_text()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

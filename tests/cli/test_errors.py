@@ -39,7 +39,10 @@ def test_a_folder_is_one_line(fk: Run, tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no command given. Commands: inspect, verify, scan, doctor, convert, diff, keys, match. See firekeep -h"),
+        (
+            [],
+            "no command given. Commands: inspect, verify, scan, doctor, convert, diff, keys, match, checkpoints, resume-check. See firekeep -h",
+        ),
         (["inspct"], "No such command 'inspct': perhaps 'inspect' was meant. See firekeep -h"),
         (["inspect"], "Missing argument 'FILE'. See firekeep inspect -h"),
         (["inspect", "a", "--nothing"], "No such option"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from firekeep.checkpoint._catalog import Catalog, Layout
+from firekeep.checkpoint._doors import check_resume, prune_steps
 from firekeep.checkpoint._errors import DirectoryBusyError, NoStepError, StepExistsError
 from firekeep.checkpoint._manager import CheckpointManager
 from firekeep.checkpoint._reports import PruneReport, StepRestored, StepSaved
+from firekeep.checkpoint._resume_report import PartCheck, ResumeReport
 from firekeep.checkpoint._retention import (
     AllOf,
     AnyOf,
@@ -35,14 +37,18 @@ __all__ = [
     "KeepYounger",
     "Layout",
     "NoStepError",
+    "PartCheck",
     "Policy",
     "PruneReport",
+    "ResumeReport",
     "SignalWatch",
     "StepExistsError",
     "StepFile",
     "StepInfo",
     "StepRestored",
     "StepSaved",
+    "check_resume",
     "doomed",
+    "prune_steps",
     "scan_steps",
 ]

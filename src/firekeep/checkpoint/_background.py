@@ -32,7 +32,7 @@ class Background(Generic[T]):
 
     def start(self, job: Callable[[], T], *, name: str) -> None:
         """Start a job; the one before must have been waited for."""
-        self._result = None
+        self._result, self._pid = None, os.getpid()  # a fork that saves by itself waits for its own thread
         self._thread = threading.Thread(target=self._run, args=(job,), name=name)
         if self._ticket is None:
             self._ticket = _at_exit(self)

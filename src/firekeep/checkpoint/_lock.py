@@ -6,12 +6,14 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from firekeep.checkpoint._errors import DirectoryBusyError
 from firekeep.checkpoint._names import LOCK
+from firekeep.errors import FirekeepError
 
 _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
 _PAUSE = 0.01
@@ -24,7 +26,7 @@ def locked(directory: Path, *, timeout: float) -> Iterator[None]:
     Raises `DirectoryBusyError` naming the holder when it is not to be had in time. On a file system without locks nothing is held:
     a step is still published by one rename, which only one process can win.
     """
-    fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fd = _open(directory / LOCK)
     try:
         _acquire(fd, directory, timeout)
         _sign(fd)
@@ -36,6 +38,25 @@ def locked(directory: Path, *, timeout: float) -> Iterator[None]:
                 fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         os.close(fd)
+
+
+def _open(path: Path) -> int:
+    """Open the file of the lock, and nothing that a link of this name leads to: it is written into."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+        fd = -1
+    if fd < 0 or not stat.S_ISREG(os.fstat(fd).st_mode):
+        if fd >= 0:
+            os.close(fd)
+        raise FirekeepError(
+            "the lock of the directory is a link, or no regular file",
+            path=path,
+            remedy="Remove it: firekeep makes a file of this name.",
+        )
+    return fd
 
 
 def _acquire(fd: int, directory: Path, timeout: float) -> None:
@@ -64,7 +85,9 @@ def try_flock(fd: int) -> bool | None:
 
 
 def _sign(fd: int) -> None:
-    """Write down who holds the lock, for the message of those who wait in vain."""
+    """Write down who holds the lock, for the message of those who wait in vain; but not into a file that has another name, too."""
+    if os.fstat(fd).st_nlink > 1:
+        return
     with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)

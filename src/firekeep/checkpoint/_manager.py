@@ -178,7 +178,8 @@ class CheckpointManager:
         gone: Sequence[StepInfo] = ()
         notes: tuple[str, ...] = ()
         try:
-            _, gone = self._store.prune(self._keep, best=self._best, spared=(info.step,))
+            stay, gone = self._store.prune(self._keep, best=self._best, spared=(info.step,))
+            notes = _of_other_runs(stay, info)
         except (OSError, FirekeepError) as error:  # the step is saved: too many steps are no reason to end a run
             notes = (f"old steps could not be deleted, and will be after the next save: {error}",)
         return StepSaved(
@@ -342,6 +343,17 @@ class CheckpointManager:
             last = self.latest()
             told = "holds no complete step" if last is None else f"holds step {last.step} as the last complete one"
             error.add_note(f"Nothing was saved because of this error; {self.directory} {told}.")
+
+
+def _of_other_runs(steps: Sequence[StepInfo], saved: StepInfo) -> tuple[str, ...]:
+    """Say that a higher step lies there, from before: most likely of another run, and it is what would be resumed."""
+    higher = [info.step for info in steps if info.step > saved.step and info.time < saved.time]
+    if not higher:
+        return ()
+    return (
+        f"step {max(higher)}, which was saved before, has a higher number, so that restore() would take it; "
+        "give each run a directory of its own",
+    )
 
 
 def _sections(state: Savable) -> list[Section]:

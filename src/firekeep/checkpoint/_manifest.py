@@ -18,6 +18,8 @@ from firekeep.wording import quote
 KIND = "firekeep checkpoint"
 VERSION = 1
 MAX_BYTES = 16 << 20
+_END_OF_TIME = 253_402_300_800.0
+"""The end of the year 9999, after which Python has no dates."""
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -27,7 +29,8 @@ def check_step(step: Any) -> int:
         raise RuleError(f"step={step!r}: a whole number is needed, not {type(step).__name__}")
     number = int(step.__index__())
     if not 0 <= number < MAX_STEP:
-        raise RuleError(f"step={number}: a number from 0 to {MAX_STEP - 1} is needed")
+        told = number if number.bit_length() <= 128 else f"a number of {number.bit_length():,} bits"
+        raise RuleError(f"step={told}: a number from 0 to {MAX_STEP - 1} is needed")
     return number
 
 
@@ -90,8 +93,8 @@ def parse(data: bytes, *, folder: Path, step: int) -> StepInfo:
     return StepInfo(
         step=step,
         folder=folder,
-        files=tuple(_file(name, value) for name, value in _object(document.get("files"), "files").items()),
-        time=_float(document.get("time"), "time"),
+        files=_files(_object(document.get("files"), "files")),
+        time=_time(document.get("time")),
         metrics={name: _float(value, name) for name, value in _object(document.get("metrics"), "metrics").items()},
         facts={name: _fact(value, name) for name, value in _object(document.get("facts", {}), "facts").items()},
         version=version if isinstance(version, str) else None,
@@ -132,6 +135,22 @@ def _fact(value: Any, name: str) -> Fact:
     if isinstance(value, str | int | float):
         return value
     raise MetadataError(f"the fact {quote(name)} is neither text nor a number")
+
+
+def _time(value: Any) -> float:
+    time = _float(value, "time")
+    if not 0 <= time < _END_OF_TIME:
+        raise MetadataError("'time' is no date")
+    return time
+
+
+def _files(listed: Mapping[str, Any]) -> tuple[StepFile, ...]:
+    files = tuple(_file(name, value) for name, value in listed.items())
+    if not files:
+        raise MetadataError("it names no files")
+    if len({file.section for file in files}) < len(files):
+        raise MetadataError("it has two files for one section")
+    return files
 
 
 def _file(name: str, value: Any) -> StepFile:

@@ -22,11 +22,13 @@ class SignalWatch:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._old: dict[signal.Signals, Any] = {}
+        self._pid = os.getpid()
 
     def install(self, signals: Iterable[int]) -> None:
         """Take over the signals; raises RuntimeError outside the main thread, where Python allows no handlers."""
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("signals are handled in the main thread only: call handle_signals() there")
+        self._pid = os.getpid()
         for number in signals:
             known = signal.Signals(number)
             if known not in self._old:
@@ -40,6 +42,12 @@ class SignalWatch:
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         known = signal.Signals(number)
+        if os.getpid() != self._pid:
+            # A forked worker has inherited this: the run is its parent's to end, and the worker is its parent's to end.
+            if known is not signal.SIGINT:
+                signal.signal(known, signal.SIG_DFL)
+                os.kill(os.getpid(), known)
+            return
         if self.received is not None:
             signal.signal(known, signal.SIG_DFL)
             os.kill(os.getpid(), known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Hashable, Sequence
@@ -22,6 +23,7 @@ BATCH = 64 << 20
 """Bytes drawn before they are copied: no more than these, and one tensor, exist besides the state and its copy."""
 HUGE_PAGE = 2 << 20
 _MADV_POPULATE_WRITE = 23
+_MADV_WIPEONFORK = 18
 _SMALL = 32 << 10
 
 _Copy = tuple[memoryview, memoryview]
@@ -136,10 +138,11 @@ def _allocate(nbytes: int) -> memoryview:
             actual=nbytes,
             remedy="Save with background=False, which needs none.",
         ) from None
-    for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):  # workers forked later would make every page be copied again
-        if hasattr(mmap, advice):
+    # Workers forked later would make every page be copied again. They get empty ones: with none at all, one that saves would crash.
+    for advice in (getattr(mmap, "MADV_HUGEPAGE", None), _MADV_WIPEONFORK if sys.platform == "linux" else None):
+        if advice is not None:
             with contextlib.suppress(OSError):
-                memory.madvise(getattr(mmap, advice))
+                memory.madvise(advice)
     return memoryview(memory)
 
 

@@ -110,23 +110,25 @@ class Store:
         self, policy: Policy, *, best: KeepBest | None, spared: Collection[int] = (), dry_run: bool = False
     ) -> tuple[tuple[StepInfo, ...], tuple[StepInfo, ...]]:
         """Delete the steps that need not stay, oldest first, and give those that stayed and those that went."""
-        gone = self._doomed(policy, best, spared)
+        steps, gone = self._doomed(policy, best, spared)
         if gone and not dry_run:
             with self._locked():
-                gone = self._doomed(policy, best, spared)  # as it is now that nobody changes it
+                steps, gone = self._doomed(policy, best, spared)  # as it is now that nobody changes it
                 folders = [(self.directory / scratch_name(info.step, DOOMED), info.step) for info in gone]
                 for info, (folder, _) in zip(gone, folders, strict=True):
                     self.shelf.take(self.directory, info, into=folder)
             for folder, step in folders:
                 clear(folder, step)
         numbers = {info.step for info in gone}
-        stay = tuple(info for info in self.scan().steps if info.step not in numbers)
-        return stay, gone
+        return tuple(info for info in steps if info.step not in numbers), gone
 
-    def _doomed(self, policy: Policy, best: KeepBest | None, spared: Collection[int]) -> tuple[StepInfo, ...]:
+    def _doomed(
+        self, policy: Policy, best: KeepBest | None, spared: Collection[int]
+    ) -> tuple[tuple[StepInfo, ...], tuple[StepInfo, ...]]:
+        """Give all steps, and those that may go."""
         steps = self.scan().steps
         gone = doomed(steps, policy, now=time.time(), best=best, spared=spared)
-        return tuple(info for info in gone if not info.folder.is_symlink())  # what somebody has linked here is theirs
+        return steps, tuple(info for info in gone if not info.folder.is_symlink())  # what somebody links here is theirs
 
     def _locked(self) -> contextlib.AbstractContextManager[None]:
         return locked(self.directory, timeout=self.lock_timeout)

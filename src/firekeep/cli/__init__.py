@@ -16,7 +16,10 @@ import click
 from firekeep._version import __version__
 from firekeep.cli import _errors, _output
 
-COMMANDS = ("inspect", "verify", "scan", "doctor", "convert", "diff", "keys", "match")
+COMMANDS = (
+    *("inspect", "verify", "scan", "doctor", "convert", "diff", "keys", "match"),
+    *("checkpoints", "resume-check"),
+)
 
 
 class _Commands(click.Group):
@@ -42,14 +45,14 @@ class _Commands(click.Group):
         """Import one command."""
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = import_module(f"firekeep.cli.{cmd_name}").command
+        found: click.Command = import_module(f"firekeep.cli.{cmd_name.replace('-', '_')}").command
         return found
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="firekeep", message="%(prog)s %(version)s")
 def commands() -> None:
-    """Look into, check, compare, convert and match model weight files.
+    """Look into, check, compare, convert and match model weight files, and the checkpoints of training runs.
 
     Reads .bpk (Burn), .safetensors and PyTorch files; the kind is told from the content. Nothing in a file is ever executed.
 

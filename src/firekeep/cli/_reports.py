@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from firekeep.cli import _errors, _output
+from firekeep.cli import _errors, _output, _records
 from firekeep.errors import FirekeepError
 from firekeep.wording import lines, unfold
 
@@ -86,10 +86,12 @@ def ask_each(
     is_good: Callable[[Answer], bool],
     show: Callable[[Answer], Iterable[str]],
     as_json: bool,
+    with_records: bool = False,
 ) -> int:
     """Ask of each file in turn and give the worst exit code; a file that cannot be asked of does not stop the rest.
 
     With `as_json` the answers are one list, in the order of the files; one that could not be had is an object with an "error".
+    `with_records` adds what a file is a record of, where it is one.
     """
     worst = _errors.YES
     answers: list[dict[str, Any]] = []
@@ -103,10 +105,12 @@ def ask_each(
             answers.append({"path": file, "error": _errors.say(error)})
             continue
         worst = max(worst, _errors.YES if is_good(answer) else _errors.NO)
+        record = _records.summary_of(file) if with_records else None
         if as_json:
-            answers.append(answer.to_dict())
+            answers.append(answer.to_dict() | ({} if record is None else {"record": record}))
         else:
-            _output.write_lines([*([""] if number else []), *show(answer)])
+            about = () if record is None else _output.folded(record, indent="  ")
+            _output.write_lines([*([""] if number else []), *show(answer), *about])
     if as_json:
         _output.write_json(answers)
     return worst

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from firekeep.cli import _errors, _output, _reports
+from firekeep.cli import _errors, _output, _records, _reports
 from firekeep.cli._options import as_json_option, examples, files_argument
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ def command(*, files: tuple[str, ...], as_json: bool) -> int:
     """
     from firekeep import api
 
-    return _reports.ask_each(files, ask=api.doctor, is_good=lambda found: found.opens, show=_show, as_json=as_json)
+    def ask(file: str) -> Diagnosis:
+        found = api.doctor(file)
+        record = _records.summary_of(file) if found.opens else None
+        return found if record is None else replace(found, facts=(*found.facts, ("record", record)))
+
+    return _reports.ask_each(files, ask=ask, is_good=lambda found: found.opens, show=_show, as_json=as_json)
 
 
 def _show(found: Diagnosis) -> Iterator[str]:

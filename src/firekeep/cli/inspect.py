@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from firekeep.cli import _listing, _output
+from firekeep.cli import _listing, _output, _records
 from firekeep.cli._errors import YES
 from firekeep.cli._options import as_json_option, examples
 from firekeep.cli._tree import Row
@@ -16,6 +17,7 @@ from firekeep.wording import count, size
 
 if TYPE_CHECKING:
     from firekeep.opened import OpenedFile
+    from firekeep.records import RecordDescription
 
 _PLACES = 3
 
@@ -27,6 +29,7 @@ _PLACES = 3
         "firekeep inspect model.safetensors",
         "firekeep inspect model.bpk --table",
         "firekeep inspect run.ckpt --values --top-level-key state_dict",
+        "firekeep inspect optim-5.bpk",
         "firekeep inspect model.pt --json",
     ),
 )
@@ -52,19 +55,26 @@ def command(
     Only the table of contents is read, so the size of the file does not matter. Numbered subtrees that are alike are
     shown once, as in layers.{0..29}. Sizes are in decimal units (1 MB is 1,000,000 bytes). FILE may also be a folder
     of safetensors shards, or their index.
+
+    Of the record of an optimizer the moments are shown below the names of their parameters, and its options by groups; of that of a
+    scheduler its counters. --all shows the file's own ids and texts, too.
     """
     from firekeep import api
 
     with api.open(file, top_level_key=top_level_key, allow_trailing=allow_trailing) as opened:
-        rows = _rows(opened)
+        record = _records.described(opened)
+        rows = _rows(opened, {} if record is None or as_json else record.shown_names())
+        if record is not None and record.params and not (everything or as_json):
+            rows = [replace(row, param_id=None) for row in rows]  # the same id for each moment, where names are shown
         if as_json:
-            _output.write_json(_document(opened, rows, values=values))
+            _output.write_json(_document(opened, rows, record, values=values))
             return YES
-        lines = [_headline(opened, rows)]
+        lines = [_headline(opened, rows, record)]
         if rows:
             listing = _listing.table(rows) if table else _listing.tree(rows, fold=not everything)
             lines += ["", *listing, "", *_listing.totals(rows)]
-        lines += _beside(opened, everything=everything)
+        lines += _recorded(record, everything=everything)
+        lines += _beside(opened, record, everything=everything)
         if values:
             held = _listing.section("Values", _held(opened), everything=everything, tensors=everything)
             lines += held or ["", "Values: none besides the tensors"]
@@ -74,17 +84,18 @@ def command(
     return YES
 
 
-def _rows(opened: OpenedFile) -> list[Row]:
+def _rows(opened: OpenedFile, names: Mapping[str, str]) -> list[Row]:
+    """List the tensors, under `names` where they have others than in the file."""
     ties = opened.ties
     rows = {
         name: Row(
-            name=name,
+            name=names.get(name, name),
             dtype=str(entry.dtype) if entry.dtype is not None else "?",
             shape=entry.shape,
             numel=entry.numel,
             nbytes=entry.nbytes,
             param_id=str(entry.param_id) if entry.param_id is not None else None,
-            tied_to=ties.get(name),
+            tied_to=names.get(ties[name], ties[name]) if name in ties else None,
             problem=entry.problem,
         )
         for name, entry in opened.entries.items()
@@ -98,8 +109,10 @@ def _rows(opened: OpenedFile) -> list[Row]:
     return sorted(rows.values(), key=lambda row: _output.natural(row.name))
 
 
-def _headline(opened: OpenedFile, rows: Sequence[Row]) -> str:
+def _headline(opened: OpenedFile, rows: Sequence[Row], record: RecordDescription | None) -> str:
     facts = [f"{opened.format} {opened.variant}".rstrip(), count(len(rows), "tensor")]
+    if record is not None:
+        facts.insert(1, _output.shown(record.title))
     nbytes = _file_bytes(opened)
     if nbytes is not None:
         facts.append(size(nbytes))
@@ -113,9 +126,22 @@ def _file_bytes(opened: OpenedFile) -> int | None:
     return sum(file.stat().st_size for file in files) if files else None
 
 
-def _beside(opened: OpenedFile, *, everything: bool) -> Iterator[str]:
-    yield from _listing.section("Metadata", opened.metadata, everything=everything)
-    scalars = {name: str(scalar) for name, scalar in opened.scalars.items()}
+def _recorded(record: RecordDescription | None, *, everything: bool) -> Iterator[str]:
+    """Give what a record holds besides tensors, as values."""
+    if record is None:
+        return
+    titles = {"optimizer": "Optimizer", "scheduler": "Scheduler", "training": "Training state", "values": "Values"}
+    yield from _listing.section(titles.get(record.kind, "Record"), record.told(), everything=everything)
+    notes = [line for note in record.notes for line in _output.folded(f"Note: {note}")]
+    if notes:
+        yield from ("", *notes)
+
+
+def _beside(opened: OpenedFile, record: RecordDescription | None, *, everything: bool) -> Iterator[str]:
+    told = frozenset() if record is None or everything else record.consumed
+    metadata = {key: text for key, text in opened.metadata.items() if key not in told}
+    yield from _listing.section("Metadata", metadata, everything=everything)
+    scalars = {name: str(scalar) for name, scalar in opened.scalars.items() if name not in told}
     yield from _listing.section("Scalars", scalars, everything=everything)
     notes = [line for note in opened.notes for line in _output.folded(f"Note: {note}")]
     if opened.subtrees:
@@ -132,7 +158,9 @@ def _held(opened: OpenedFile) -> dict[Any, Any]:
     return held if isinstance(held, dict) else {"value": held}
 
 
-def _document(opened: OpenedFile, rows: Sequence[Row], *, values: bool) -> dict[str, Any]:
+def _document(
+    opened: OpenedFile, rows: Sequence[Row], record: RecordDescription | None, *, values: bool
+) -> dict[str, Any]:
     document: dict[str, Any] = {
         "path": opened.path,
         "format": opened.format,
@@ -147,6 +175,8 @@ def _document(opened: OpenedFile, rows: Sequence[Row], *, values: bool) -> dict[
         "notes": opened.notes,
         "details": dict(opened.details),
     }
+    if record is not None:
+        document["record"] = record.to_dict()
     return {**document, "values": opened.values()} if values else document
 
 

@@ -41,7 +41,7 @@ def command(*, files: tuple[str, ...], strict: bool, everything: bool, as_json: 
     def show(report: ScanReport) -> Iterator[str]:
         return _show(report, everything=everything)
 
-    return _reports.ask_each(files, ask=api.scan, is_good=is_good, show=show, as_json=as_json)
+    return _reports.ask_each(files, ask=api.scan, is_good=is_good, show=show, as_json=as_json, with_records=True)
 
 
 def _show(report: ScanReport, *, everything: bool) -> Iterator[str]:

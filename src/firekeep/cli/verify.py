@@ -34,4 +34,6 @@ def command(*, files: tuple[str, ...], values: bool, as_json: bool) -> int:
         with progress_bar(f"verify {file}") as progress:
             return api.verify(file, values=values, progress=progress)
 
-    return _reports.ask_each(files, ask=ask, is_good=lambda report: report.ok, show=_reports.told, as_json=as_json)
+    return _reports.ask_each(
+        files, ask=ask, is_good=lambda report: report.ok, show=_reports.told, as_json=as_json, with_records=True
+    )

@@ -7,11 +7,14 @@ from typing import Any
 
 from firekeep.bridges._states import OptimizerState
 from firekeep.entry import TensorEntry
+from firekeep.errors import FormatError
 from firekeep.records._optimizer_read import Saved, SavedState
 from firekeep.records._stand_ins import as_number, put_back
+from firekeep.wording import middle
 
 _MACHINE = ("foreach", "fused", "capturable", "differentiable")
 """Options that say how a step is computed, and not what: those of the live optimizer stay."""
+_LONG = 1024
 
 
 def plan_groups(
@@ -21,8 +24,9 @@ def plan_groups(
     restored: dict[int, dict[str, Any]],
     kept: dict[int, str],
     notes: list[str],
+    changed: list[str] | None = None,
 ) -> None:
-    """Decide for each live group whether it takes over options; `restored` and `kept` are filled.
+    """Decide for each live group whether it takes over options; `restored` and `kept` are filled, and what else there is to say.
 
     Two groups correspond where all parameters that are in the record and in the optimizer lie in both or in neither. So a group that
     has gained or lost parameters keeps its options, and one that was split or joined does not get any.
@@ -45,17 +49,20 @@ def plan_groups(
         elif len(around[next(iter(origins))]) > 1:
             group = next(iter(origins))
             kept[place] = f"the parameters of group {group} are in the groups {_listed(around[group])} now"
-        elif not next(iter(origins)) < len(saved.groups):
+        elif not 0 <= next(iter(origins)) < len(saved.groups):
             kept[place] = "the record lacks its options"
         else:
-            restored[place] = _options(saved.groups[next(iter(origins))], live.groups[place], place, notes)
+            told_of = saved.groups[next(iter(origins))]
+            restored[place] = _options(told_of, live.groups[place], place, notes, notes if changed is None else changed)
 
 
-def _options(told: Any, live: Mapping[str, Any], place: int, notes: list[str]) -> dict[str, Any]:
+def _options(told: Any, live: Mapping[str, Any], place: int, notes: list[str], changed: list[str]) -> dict[str, Any]:
     options = put_back(told, lambda _name: None)
+    if not isinstance(options, dict):
+        raise FormatError(f"what the record says of group {place} are no options")
     made = {key: value for key, value in options.items() if key not in _MACHINE}
-    notes += [
-        f"group {place}: {key} was {options[key]} and stays {live[key]}"
+    changed += [
+        f"group {place}: {key} was {_told(options[key])} and stays {_told(live[key])}, and may round in another way"
         for key in _MACHINE
         if key in options and key in live and options[key] != live[key]
     ]
@@ -74,7 +81,9 @@ def _differ(first: Any, second: Any) -> bool:
 
 
 def _told(value: Any) -> str:
-    return repr(as_number(value) if isinstance(value, TensorEntry) else value)
+    if isinstance(value, int) and value.bit_length() > _LONG:
+        return f"an integer of {value.bit_length():,} bits"  # Python does not spell any
+    return middle(repr(as_number(value) if isinstance(value, TensorEntry) else value), 60)
 
 
 def _listed(places: set[int]) -> str:

@@ -40,7 +40,7 @@ def write(
 ) -> tuple[list[TensorEntry], dict[str, Any]]:
     """Give the vectors under Burn's names and the rest as plain data; numbers that Burn keeps are added to `scalars`."""
     state: dict[str, Any] = dict(next((one.state for one in taken.params if one.state), {}))
-    pieces = [Piece(one.path, one.shape) for one in _in_order(taken.params)]
+    pieces = [Piece(one.path, one.shape) for one in in_order(taken.params)]
     entries: list[TensorEntry] = []
 
     def add(name: str, entry: TensorEntry) -> None:
@@ -70,7 +70,7 @@ def _kept(state: Mapping[str, Any]) -> Iterator[tuple[str, TensorEntry]]:
     yield from ((key, state[key]) for key in _VECTORS if isinstance(state.get(key), TensorEntry))
 
 
-def _in_order(params: Sequence[ParamState]) -> list[ParamState]:
+def in_order(params: Sequence[ParamState]) -> list[ParamState]:
     return sorted(params, key=lambda one: one.position)
 
 
@@ -106,7 +106,7 @@ def read(
     Raises `FormatError` where vectors are of another length than the parameters together.
     """
     total = sum(piece.count for piece in file_pieces)
-    order = [one.path for one in _in_order(live)]
+    order = [one.path for one in in_order(live)]
 
     def find(name: str) -> TensorEntry | None:
         entry = tensors.get(name)

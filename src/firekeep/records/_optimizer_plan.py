@@ -16,11 +16,11 @@ from firekeep.records._file_params import FileLayout, FileParam
 from firekeep.records._groups import plan_groups
 from firekeep.records._optimizer_read import Saved, SavedParam, SavedState
 from firekeep.records._optimizer_report import OptimizerReport
-from firekeep.records._stand_ins import put_back
+from firekeep.records._stand_ins import as_number, put_back
 from firekeep.records._states import Fields, settle
 from firekeep.rules import KeyRemapper
 from firekeep.slots import Layer
-from firekeep.wording import count
+from firekeep.wording import count, quote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,7 @@ class Planned:
     renamed: dict[str, str] = field(default_factory=dict)
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)
     groups_kept: dict[int, str] = field(default_factory=dict)
+    changed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -59,7 +60,8 @@ def plan_restoration(saved: Saved, live: OptimizerState, layers: tuple[Layer, ..
         planned.notes.append(
             "the record does not say of what class, nor with which options: the optimizer's own are kept"
         )
-    plan_groups(planned.saved, planned.live, planned.told, planned.groups, planned.groups_kept, planned.notes)
+        planned.groups_kept |= dict.fromkeys(range(len(live.groups)), "the record does not say with which options")
+    plan_groups(saved, live, planned.told, planned.groups, planned.groups_kept, planned.notes, planned.changed)
     if (other := _other_kind(saved, live)) is not None:
         _drop_all(planned, other)
     elif saved.is_global:
@@ -95,6 +97,15 @@ def _match(planned: Planned, remapper: KeyRemapper) -> None:
             planned.orphaned.append(one.label())
         elif one.path is not None and home.name != one.path:
             planned.renamed[one.path] = home.name
+        if (
+            home is not None
+            and one.path is not None
+            and home.name != renamed[one.path]
+            and renamed[one.path] in by_name
+        ):
+            planned.changed.append(
+                f"{quote(one.path)} would be {quote(renamed[one.path])} by its name, and is {quote(home.name)} by its id, which was followed"
+            )
     for state in saved.states.values():
         for path in _paths(planned, state):
             planned.told.setdefault(path, state)
@@ -163,9 +174,17 @@ def _plan_global(planned: Planned) -> None:
         return
     if state:
         planned.states[first.path] = state
+        if saved.order and _order_of(saved, homes) != [one.path for one in _lbfgs.in_order(live.params)]:
+            planned.changed.append("L-BFGS sums over all parameters, and their order in the optimizer is another one")
         planned.stateless += others
     else:
         planned.stateless += [one.path for one in live.params]
+
+
+def _order_of(saved: Saved, homes: Mapping[int, FileParam]) -> list[str]:
+    """List the live parameters in the order in which the saved optimizer had them."""
+    states = sorted(saved.states.values(), key=lambda one: one.position)
+    return [name for one in states if one.ids[0] in homes for name in homes[one.ids[0]].origins]
 
 
 def _plan_params(planned: Planned) -> None:
@@ -190,6 +209,9 @@ def _plan_param(
     if told is not None and told.state and told.shape != one.shape:
         planned.dropped[one.path] = f"its shape was {list(told.shape)}, and is {list(one.shape)} now"
         return
+    if told is not None and told.state and (why := _turned_otherwise(planned, told)) is not None:
+        planned.dropped[one.path] = why
+        return
     options = {**planned.live.groups[one.group], **planned.groups.get(one.group, {})}
     try:
         state = settle(planned.saved, planned.live, one, told, back.get(one.path, {}), fields, options)
@@ -202,6 +224,26 @@ def _plan_param(
         planned.dropped[one.path] = why
     else:
         planned.states[one.path] = state
+        planned.changed += _roundings(planned, one, told)
+
+
+def _turned_otherwise(planned: Planned, told: SavedState) -> str | None:
+    """Say that a layer is of another kind now, so that the file has its tensors the other way round: of a square one no shape tells it."""
+    turned = told.turned or (False,) * len(told.ids)
+    for param_id, was in zip(told.ids, turned, strict=False):
+        home = planned.homes.get(param_id)
+        if home is not None and len(home.shape) == 2 and home.is_turned != was:
+            return f"the record has it {'turned round' if was else 'as it is'}, and would have the layer that is there now otherwise"
+    return None
+
+
+def _roundings(planned: Planned, one: ParamState, told: SavedState | None) -> list[str]:
+    """Say what the numbers of a state that comes back were rounded by."""
+    if told is not None and told.dtype != one.dtype.name:
+        return [f"{quote(one.path)} was {told.dtype}, and is {one.dtype} now, and so are its moments"]
+    if planned.saved.family == "muon" and planned.saved.layout == "burn":
+        return [f"{quote(one.path)}: Burn keeps the momentum of Muon in another scale, so it was rounded"]
+    return []
 
 
 def unfit(live: OptimizerState, one: ParamState, state: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
@@ -214,12 +256,20 @@ def unfit(live: OptimizerState, one: ParamState, state: Mapping[str, Any], optio
         if value is None:
             return f"{live.kind} needs a {key!r} with these options, and the record has none"
         if shape is None:
-            if isinstance(value, TensorEntry) and value.shape != ():
-                return f"its {key!r} has shape {list(value.shape)}, where a number is due"
+            if as_number(value) is None:
+                return f"its {key!r} is {_held(value)}, where a number is due"
         elif not isinstance(value, TensorEntry) or value.shape != shape:
-            held = list(value.shape) if isinstance(value, TensorEntry) else type(value).__name__
-            return f"its {key!r} is {held}, where the shape {list(shape)} is due"
+            return f"its {key!r} is {_held(value)}, where the shape {list(shape)} is due"
+        elif value.require().kind != one.dtype.kind:
+            return f"its {key!r} is {value.dtype}, and the parameter {one.dtype}"
+    held = state.get("momentum_buffer")  # of SGD, that takes one or none
+    if live.base == "SGD" and held is not None and (not isinstance(held, TensorEntry) or held.shape != one.shape):
+        return f"its 'momentum_buffer' is {_held(held)}, where the shape {list(one.shape)} is due"
     return None
+
+
+def _held(value: Any) -> str:
+    return f"of shape {list(value.shape)}" if isinstance(value, TensorEntry) else type(value).__name__
 
 
 def report_of(planned: Planned, policy: OptimizerPolicy, *, source: str | None, dry_run: bool) -> OptimizerReport:
@@ -248,6 +298,7 @@ def report_of(planned: Planned, policy: OptimizerPolicy, *, source: str | None, 
         groups_restored=tuple(sorted(planned.groups)),
         groups_kept=kept,
         renamed=planned.renamed,
+        changed=tuple(planned.changed),
         notes=tuple(planned.notes),
         refusals=tuple(refusals),
         dry_run=dry_run,

@@ -50,6 +50,8 @@ class SavedState:
     group: int
     position: int
     state: Any
+    turned: tuple[bool, ...] = ()
+    """Of each of the parameters of the file, whether its axes are the other way round there; empty where the file does not say it."""
 
 
 @dataclass(slots=True)
@@ -144,8 +146,9 @@ def _read_param(saved: Saved, param_id: int, text: str) -> None:
             group=int(told["group"]),
             position=int(told["position"]),
             state=told["state"],
+            turned=tuple(bool(one) for one in told.get("turned", ())),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"what the record says of the parameter {param_id} lacks its {error}") from None
 
 
@@ -159,6 +162,8 @@ def _read_about(saved: Saved, text: str) -> None:
             )
         saved.kind, saved.base, saved.family = str(about["class"]), str(about["base"]), about["family"]
         saved.groups, saved.extra = tuple(about["groups"]), about["extra"]
+        if not isinstance(saved.extra, dict):
+            raise TypeError("further state")
         saved.rest, saved.order = about.get("global"), tuple(int(one) for one in about.get("order", ()))
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"what the record says of the optimizer lacks its {error}") from None

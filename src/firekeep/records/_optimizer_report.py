@@ -22,7 +22,7 @@ class OptimizerReport:
     optimizer does not have. `groups_restored` are places of groups that have their options back, `groups_kept` those that keep the
     options they were made with, and why.
 
-    It is true when it is `exact`: nothing starts anew, nothing is left over, all options are back.
+    It is true when it is `exact`: nothing starts anew, nothing is left over or `changed`, all options are back.
     """
 
     source: str | None = None
@@ -36,6 +36,8 @@ class OptimizerReport:
     groups_kept: Mapping[int, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     """The record's names of parameters that have another name now, and that name."""
+    changed: tuple[str, ...] = ()
+    """What goes on, but not bit for bit as it was saved, or not beyond doubt as what it was saved as."""
     notes: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
     dry_run: bool = False
@@ -48,7 +50,7 @@ class OptimizerReport:
     @property
     def exact(self) -> bool:
         """Whether the optimizer goes on as the saved one would have."""
-        return self.ok and not (self.fresh or self.dropped or self.orphaned or self.groups_kept)
+        return self.ok and not (self.fresh or self.dropped or self.orphaned or self.groups_kept or self.changed)
 
     def __bool__(self) -> bool:
         return self.exact
@@ -70,6 +72,7 @@ class OptimizerReport:
             "groups_restored": list(self.groups_restored),
             "groups_kept": {str(place): why for place, why in self.groups_kept.items()},
             "renamed": dict(self.renamed),
+            "changed": list(self.changed),
             "notes": list(self.notes),
         }
 
@@ -96,6 +99,10 @@ class OptimizerReport:
         yield from _listed(
             "groups that keep their options", [f"{place}: {why}" for place, why in self.groups_kept.items()]
         )
+        yield from _listed(
+            "under another name now", [f"{quote(old)}: {quote(new)}" for old, new in self.renamed.items()]
+        )
+        yield from _listed("not as it was", self.changed)
         yield from lines(f"note: {note}" for note in self.notes)
 
 

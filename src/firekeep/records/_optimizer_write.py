@@ -196,6 +196,7 @@ def _write_rest(
                 "group": one.group,
                 "position": one.position,
                 "state": {} if is_global else take_out(dict(one.state), "", keep),
+                **({"turned": turned} if any(turned := [place.is_turned for place in homes[one.path]]) else {}),
             },
             path=one.path,
         )
