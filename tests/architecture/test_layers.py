@@ -29,9 +29,9 @@ ROWS: dict[str, tuple[str, ...]] = {
         *("parts", "layouts", "supply", "likeness", "applying", "collecting", "writing", "stores"),
         *("records", "sections"),
     ),
-    "time": ("checkpoint",),
+    "time": ("training", "checkpoint"),
     "door": ("api", "models"),
-    "people": ("cli", "__main__"),
+    "people": ("cli", "learner", "integrations", "__main__"),
 }
 RANK = {head: rank for rank, heads in enumerate(ROWS.values()) for head in heads}
 FAMILIES = ("formats", "rules", "bridges")
@@ -42,18 +42,22 @@ DYNAMIC = ("firekeep", "firekeep.formats", "firekeep.bridges", "firekeep.cli")
 # Third-party packages and the modules that may import them: at the top of the file, or inside a function only.
 AT_TOP = {
     "numpy": ("firekeep.arrays", "firekeep.module", "firekeep.bridges.torch"),
-    "torch": ("firekeep.bridges.torch",),
+    "torch": ("firekeep.bridges.torch", "firekeep.learner", "firekeep.integrations"),
+    "lightning": ("firekeep.integrations",),
+    "transformers": ("firekeep.integrations",),
+    "accelerate": ("firekeep.integrations",),
+    "keras": ("firekeep.integrations",),
     "click": ("firekeep.cli",),
     "cbor2": ("firekeep.formats.burnpack",),
 }
 DEFERRED = {
     "numpy": ("firekeep",),
-    "torch": ("firekeep.bridges.torch",),
+    "torch": ("firekeep.bridges.torch", "firekeep.learner", "firekeep.integrations"),
     "ml_dtypes": ("firekeep.arrays", "firekeep.tagged"),
     "cbor2": ("firekeep.formats.burnpack",),
     "rapidfuzz": ("firekeep",),
     "xxhash": ("firekeep",),
-    "rich": ("firekeep.cli",),
+    "rich": ("firekeep.cli", "firekeep.learner"),
     "click": ("firekeep.cli",),
 }
 
@@ -169,7 +173,7 @@ def test_nothing_inside_imports_the_package_door():
 
 
 def test_the_command_line_uses_the_library_through_its_door():
-    allowed = ("api", "models", "errors", "wording", "_version", "cli")
+    allowed = ("api", "models", "checkpoint", "records", "errors", "wording", "_version", "cli")
     wrong = [
         str(found)
         for found in inner()
