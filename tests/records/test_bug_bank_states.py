@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import random
 import zipfile
-from collections import namedtuple
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -69,7 +68,8 @@ def test_moments_follow_names_in_any_order(kind: str, layout: str) -> None:
     report = saved(optimizer, model, layout).apply(restored, other)
     wanted, got = moments(model, optimizer), moments(other, restored)
     if (kind, layout) == ("Muon", "burn"):  # Burn keeps another number, and rounds
-        assert report.ok and report.changed
+        assert report.ok
+        assert report.changed
         for name in (name for name in wanted if name.endswith("weight")):
             assert torch.allclose(got[name]["momentum_buffer"], wanted[name]["momentum_buffer"])
         return
@@ -107,7 +107,8 @@ def test_states_of_parameters_that_are_gone_are_counted_and_not_kept() -> None:
     fewer = Optim.Adam([one for one in model.parameters() if one.requires_grad])
     record = saved(optimizer, model)
     report = record.apply(fewer, model)
-    assert report.orphaned == ("layer2.bias", "layer2.weight") and not report.exact
+    assert report.orphaned == ("layer2.bias", "layer2.weight")
+    assert not report.exact
     assert len(report.restored) == 8
     for name, state in moments(model, fewer).items():
         assert_same(state, {} if name.startswith("layer2") else moments(model, optimizer)[name], name)
@@ -125,7 +126,9 @@ def test_a_part_of_the_parameters_is_restored_and_the_rest_starts_anew() -> None
     restored = Optim.Adam(larger.parameters())
     record = saved(optimizer, model)
     report = record.apply(restored, larger)
-    assert report.fresh == ("new.bias", "new.weight") and len(report.restored) == 6 and not report.exact
+    assert report.fresh == ("new.bias", "new.weight")
+    assert len(report.restored) == 6
+    assert not report.exact
     got = moments(larger, restored)
     assert not got["new.weight"]
     assert_same(got["layer1.weight"], moments(model, optimizer)["layer1.weight"], "layer1.weight")
@@ -134,14 +137,18 @@ def test_a_part_of_the_parameters_is_restored_and_the_rest_starts_anew() -> None
         record.apply(restored, larger, allow_fresh=False)
 
 
-Pair = namedtuple("Pair", "mu nu")
+class Pair(NamedTuple):
+    mu: Any
+    nu: Any
 
 
 def test_tuples_come_back_as_tuples_and_named_ones_are_refused_by_their_place() -> None:
     """B114: a tuple came back as a list, a named one as a dict."""
     value = {"betas": (0.9, (0.5,)), "list": [(1, 2)], (1, "a"): {"nested": ()}}
     again = decode(encode(value))
-    assert again == value and type(again["betas"]) is tuple and type(again["betas"][1]) is tuple
+    assert again == value
+    assert type(again["betas"]) is tuple
+    assert type(again["betas"][1]) is tuple
     model = model_of(NAMES[:1])
     optimizer = Optim.SGD(model.parameters(), lr=0.1)
     optimizer.param_groups[0]["ema"] = Pair(1, 2)
@@ -150,7 +157,8 @@ def test_tuples_come_back_as_tuples_and_named_ones_are_refused_by_their_place() 
     optimizer.param_groups[0]["ema"] = tuple(Pair(1, (2, 3)))
     other = Optim.SGD(model.parameters(), lr=0.2)
     assert saved(optimizer, model).apply(other, model).exact
-    assert other.param_groups[0]["ema"] == (1, (2, 3)) and other.param_groups[0]["lr"] == 0.1
+    assert other.param_groups[0]["ema"] == (1, (2, 3))
+    assert other.param_groups[0]["lr"] == 0.1
 
 
 SCHEDULES = {
@@ -196,7 +204,8 @@ def test_schedules_within_schedules_go_on_in_every_phase(kind: str, split: int) 
     data = LrSchedulerRecord.of(first[1]).to_bytes()
     wanted = rates(*first, 12)
     report = LrSchedulerRecord.from_bytes(data).restore(second[1])
-    assert report.ok and not report.changed
+    assert report.ok
+    assert not report.changed
     assert rates(*second, 12) == wanted
 
 

@@ -350,10 +350,8 @@ def _of_other_runs(steps: Sequence[StepInfo], saved: StepInfo) -> tuple[str, ...
     higher = [info.step for info in steps if info.step > saved.step and info.time < saved.time]
     if not higher:
         return ()
-    return (
-        f"step {max(higher)}, which was saved before, has a higher number, so that restore() would take it; "
-        "give each run a directory of its own",
-    )
+    told = f"step {max(higher)}, which was saved before, has a higher number, so that restore() would take it"
+    return (f"{told}; give each run a directory of its own",)
 
 
 def _sections(state: Savable) -> list[Section]:

@@ -10,6 +10,7 @@ from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError
 from firekeep.folding import fold
 from firekeep.formats import Contents
+from firekeep.layouts import UNSPECIFIED
 from firekeep.opened import OpenedFile
 from firekeep.records._families import family_of_fields
 from firekeep.records._kinds import RANK, RECORD, kind_of
@@ -218,7 +219,7 @@ def _of_optimizer(opened: OpenedFile) -> RecordDescription:
     return RecordDescription(
         kind="optimizer",
         of=saved.kind or ("L-BFGS" if saved.is_global else None),
-        layout=saved.layout,
+        layout=saved.layout or UNSPECIFIED,
         params=tuple(_params(saved)),
         groups=tuple(_spelled(put_back(one, lambda _name: None)) for one in saved.groups),
         values={name: scalar.value for name, scalar in saved.scalars.items()} if saved.is_global else {},

@@ -22,9 +22,9 @@ class Moment:
 class Family:
     """An optimizer that both sides have.
 
-    `kinds` are PyTorch's classes. `time` is Burn's field for the number of steps and PyTorch's key. `moments` come in the order in
-    which Burn declares them. `elementwise` ones treat every number by itself, so that their states can be split and turned with the
-    parameter.
+    `kinds` are PyTorch's classes, and what bridges call the rules of optax. `time` is Burn's field for the number of steps and PyTorch's
+    key. `moments` come in the order in which Burn declares them. `elementwise` ones treat every number by itself, so that their states can
+    be split and turned with the parameter.
     """
 
     name: str
@@ -45,14 +45,17 @@ _ADAM = (
 )
 
 FAMILIES: tuple[Family, ...] = (
-    Family(name="sgd", kinds=("SGD",), moments=(Moment("momentum.velocity", "momentum_buffer"),)),
-    Family(name="adam", kinds=("Adam", "AdamW"), moments=_ADAM, time=("momentum.time", "step")),
+    Family(name="sgd", kinds=("SGD", "optax.SGD"), moments=(Moment("momentum.velocity", "momentum_buffer"),)),
+    Family(name="adam", kinds=("Adam", "AdamW", "optax.Adam"), moments=_ADAM, time=("momentum.time", "step")),
     Family(
-        name="adagrad", kinds=("Adagrad",), moments=(Moment("lr_decay.sum", "sum"),), time=("lr_decay.time", "step")
+        name="adagrad",
+        kinds=("Adagrad", "optax.Adagrad"),
+        moments=(Moment("lr_decay.sum", "sum"),),
+        time=("lr_decay.time", "step"),
     ),
     Family(
         name="rmsprop",
-        kinds=("RMSprop",),
+        kinds=("RMSprop", "optax.RMSprop"),
         moments=(
             Moment("square_avg.square_avg", "square_avg"),
             Moment("centered.grad_avg", "grad_avg"),
@@ -60,7 +63,12 @@ FAMILIES: tuple[Family, ...] = (
             Moment("momentum.buf", "momentum_buffer"),
         ),
     ),
-    Family(name="muon", kinds=("Muon",), moments=(Moment("momentum.velocity", "momentum_buffer"),), elementwise=False),
+    Family(
+        name="muon",
+        kinds=("Muon", "optax.Muon"),
+        moments=(Moment("momentum.velocity", "momentum_buffer"),),
+        elementwise=False,
+    ),
     Family(
         name="adafactor",
         kinds=("Adafactor",),
@@ -79,10 +87,10 @@ FAMILIES: tuple[Family, ...] = (
         ),
         time=("momentum.time", "step"),
     ),
-    Family(name="lion", kinds=(), moments=(Moment("momentum", "exp_avg"),)),
+    Family(name="lion", kinds=("optax.Lion",), moments=(Moment("momentum", "exp_avg"),)),
     Family(
         name="lamb",
-        kinds=(),
+        kinds=("optax.Lamb",),
         moments=(Moment("moment_1", "exp_avg"), Moment("moment_2", "exp_avg_sq")),
         time=("time", "step"),
     ),

@@ -41,20 +41,27 @@ class FileParam:
 class FileLayout:
     """All parameters of an optimizer as files have them, and the way there and back for tensors of the same shapes."""
 
-    layout: Convention
+    layout: Convention | None
     layers: tuple[Layer, ...]
+    source: Convention | None
     params: tuple[FileParam, ...]
 
     @classmethod
-    def of(cls, params: Sequence[ParamState], layers: tuple[Layer, ...], layout: Convention) -> FileLayout:
-        """Lay out parameters that are named and shaped as PyTorch has them.
+    def of(
+        cls,
+        params: Sequence[ParamState],
+        layers: tuple[Layer, ...],
+        layout: Convention | None,
+        source: Convention | None = "torch",
+    ) -> FileLayout:
+        """Lay out parameters that are named and shaped as `source` has them.
 
-        What the layout has no form of keeps its own.
+        What the layout has no form of keeps its own; where one of the two is not known, all do.
         """
         ghosts = [ghost(one.path, one.dtype, one.shape, one.param_id) for one in params]
-        if layout == "torch":
-            return cls(layout=layout, layers=layers, params=tuple(map(_as_it_is, ghosts)))
-        made = translate(ghosts, layers, source="torch", target=layout)
+        if layout is None or source is None or layout == source:
+            return cls(layout=layout, layers=layers, source=source, params=tuple(map(_as_it_is, ghosts)))
+        made = translate(ghosts, layers, source=source, target=layout, sums="refuse")
         ids: dict[str, ParamId | None] = {one.path: one.param_id for one in params}
         found = [
             FileParam(
@@ -68,7 +75,7 @@ class FileLayout:
         ]
         housed = {name for one in found for name in one.origins}
         found += [_as_it_is(entry) for entry in ghosts if entry.name not in housed]
-        return cls(layout=layout, layers=layers, params=tuple(found))
+        return cls(layout=layout, layers=layers, source=source, params=tuple(found))
 
     def by_name(self) -> dict[str, FileParam]:
         """Map the names in the file to the parameters."""
@@ -76,21 +83,25 @@ class FileLayout:
 
     def lay_out(self, entries: Sequence[TensorEntry]) -> list[TensorEntry]:
         """Give tensors that lie as the model's parameters do, and are called like them, as the file has them."""
-        if self.layout == "torch":
+        if self.layout is None or self.source is None or self.layout == self.source:
             return list(entries)
-        made = translate(entries, self.layers, source="torch", target=self.layout)
+        made = translate(entries, self.layers, source=self.source, target=self.layout, sums="refuse")
         homeless = {*made.problems, *made.no_counterpart}
         return [*made.entries, *(entry for entry in entries if entry.name in homeless)]
 
     def take_back(self, entries: Sequence[TensorEntry]) -> tuple[list[TensorEntry], Mapping[str, str]]:
         """Give tensors that lie as the file has them as the model does; and for each name in the file what went wrong with it."""
-        if self.layout == "torch":
+        if self.layout is None or self.source is None or self.layout == self.source:
             return list(entries), {}
-        layers = translate_layers(self.layers, source="torch", target=self.layout)
+        layers = translate_layers(self.layers, source=self.source, target=self.layout)
         kept = {one.name for one in self.params if one.origins == (one.name,) and not one.step}
         plain = [entry for entry in entries if entry.name in kept]
         made = translate(
-            [entry for entry in entries if entry.name not in kept], layers, source=self.layout, target="torch"
+            [entry for entry in entries if entry.name not in kept],
+            layers,
+            source=self.layout,
+            target=self.source,
+            sums="refuse",
         )
         return [*plain, *made.entries], made.problems
 

@@ -10,6 +10,7 @@ from firekeep.arrays import Array
 from firekeep.blobs import DeferredBlob
 from firekeep.bridges._states import ParamState
 from firekeep.entry import TensorEntry
+from firekeep.errors import UnsupportedError
 from firekeep.records._file_params import FileParam
 from firekeep.views import permuted
 
@@ -27,6 +28,16 @@ def computed(like: TensorEntry, function: Callable[..., Array], *sources: Tensor
         return made.reshape(-1).view(np.uint8).data
 
     return replace(like, blob=DeferredBlob(like.nbytes, draw))
+
+
+def momentum_of(options: Mapping[str, Any]) -> float:
+    """Give the momentum of Muon, which its two scales differ by; raises `UnsupportedError` where the options do not tell it."""
+    if not isinstance(held := options.get("momentum"), int | float):
+        raise UnsupportedError(
+            "Burn keeps the momentum of Muon in another scale, and nothing tells the factor",
+            remedy="Give the transformation too, as tx=.",
+        )
+    return float(held)
 
 
 def scaled(entry: TensorEntry, *, by: float) -> TensorEntry:

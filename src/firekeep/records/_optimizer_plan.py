@@ -10,7 +10,7 @@ from firekeep.bridges._states import OptimizerState, ParamState, Restoration
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError
 from firekeep.folding import natural
-from firekeep.records import _lbfgs
+from firekeep.records import _across, _lbfgs
 from firekeep.records._families import family_named, family_of, needs
 from firekeep.records._file_params import FileLayout, FileParam
 from firekeep.records._groups import plan_groups
@@ -46,6 +46,7 @@ class Planned:
     dropped: dict[str, str] = field(default_factory=dict)
     orphaned: list[str] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)
     groups_kept: dict[int, str] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
@@ -54,21 +55,31 @@ class Planned:
 
 def plan_restoration(saved: Saved, live: OptimizerState, layers: tuple[Layer, ...], remapper: KeyRemapper) -> Planned:
     """Pair states with parameters, bring them into the live optimizer's form, and check that its step can take them."""
-    planned = Planned(saved=saved, live=live, files=FileLayout.of(live.params, layers, saved.layout))
+    planned = Planned(saved=saved, live=live, files=FileLayout.of(live.params, layers, saved.layout, live.convention))
     _match(planned, remapper)
     if saved.kind is None:
         planned.notes.append(
             "the record does not say of what class, nor with which options: the optimizer's own are kept"
         )
         planned.groups_kept |= dict.fromkeys(range(len(live.groups)), "the record does not say with which options")
-    plan_groups(saved, live, planned.told, planned.groups, planned.groups_kept, planned.notes, planned.changed)
+    _plan_options(planned)
     if (other := _other_kind(saved, live)) is not None:
         _drop_all(planned, other)
     elif saved.is_global:
         _plan_global(planned)
     else:
         _plan_params(planned)
+        _across.one_count(live, planned.states, planned.dropped, planned.changed)
+        planned.extra = _across.plan_loose(saved, live, planned.states, planned.changed, planned.notes)
     return planned
+
+
+def _plan_options(planned: Planned) -> None:
+    saved, live = planned.saved, planned.live
+    if _across.is_optax(live.base) and _across.is_optax(saved.base):
+        _across.compare_options(saved, live, planned.changed)
+    else:
+        plan_groups(saved, live, planned.told, planned.groups, planned.groups_kept, planned.notes, planned.changed)
 
 
 def _match(planned: Planned, remapper: KeyRemapper) -> None:
@@ -77,7 +88,7 @@ def _match(planned: Planned, remapper: KeyRemapper) -> None:
     known = _saved_params(saved)
     names = {one.path for one in known if one.path is not None}
     renamed = remapper.rename(sorted(names)).names if names else {}
-    by_id = {int(home.param_id): home for home in files.params}
+    by_id = {int(home.param_id): home for home in files.params} if planned.live.has_ids else {}
     by_name = files.by_name()
     taken: set[str] = set()
     for one in known:
@@ -97,15 +108,12 @@ def _match(planned: Planned, remapper: KeyRemapper) -> None:
             planned.orphaned.append(one.label())
         elif one.path is not None and home.name != one.path:
             planned.renamed[one.path] = home.name
-        if (
-            home is not None
-            and one.path is not None
-            and home.name != renamed[one.path]
-            and renamed[one.path] in by_name
-        ):
-            planned.changed.append(
-                f"{quote(one.path)} would be {quote(renamed[one.path])} by its name, and is {quote(home.name)} by its id, which was followed"
+        meant = None if one.path is None else renamed[one.path]
+        if home is not None and meant in by_name and home.name != meant:
+            told = (
+                f"{quote(str(one.path))} would be {quote(str(meant))} by its name, and is {quote(home.name)} by its id"
             )
+            planned.changed.append(f"{told}, which was followed")
     for state in saved.states.values():
         for path in _paths(planned, state):
             planned.told.setdefault(path, state)
@@ -129,12 +137,16 @@ def _paths(planned: Planned, state: SavedState) -> list[str]:
 
 def _other_kind(saved: Saved, live: OptimizerState) -> str | None:
     """Say why nothing of the record can be what the live optimizer keeps, or give None."""
+    if (why := _across.why_not(saved, live)) is not None:
+        return why
     if saved.is_global and live.base != "LBFGS":
         return f"the record is of L-BFGS, and the optimizer is {live.kind}"
     if live.base == "LBFGS" and not saved.is_global and (saved.kind is not None or saved.params):
         return f"the record is of {saved.kind or 'another optimizer'}, and the optimizer is {live.kind}"
     if saved.kind is None or saved.kind == live.kind:
         return None
+    if _across.is_optax(saved.base) and _across.is_optax(live.base):
+        return None  # the states themselves tell what fits
     mine, theirs = family_of(live.kind, live.base, ()), family_named(saved.family)
     if theirs is not None and mine is theirs:
         return None
@@ -206,15 +218,18 @@ def _plan_param(
     if (why := fields.problems.get(one.path)) is not None:
         planned.dropped[one.path] = why
         return
-    if told is not None and told.state and told.shape != one.shape:
+    same = planned.saved.convention == planned.live.convention
+    if same and told is not None and told.state and told.shape != one.shape:
         planned.dropped[one.path] = f"its shape was {list(told.shape)}, and is {list(one.shape)} now"
         return
-    if told is not None and told.state and (why := _turned_otherwise(planned, told)) is not None:
+    if same and told is not None and told.state and (why := _turned_otherwise(planned, told)) is not None:
         planned.dropped[one.path] = why
         return
     options = {**planned.live.groups[one.group], **planned.groups.get(one.group, {})}
     try:
         state = settle(planned.saved, planned.live, one, told, back.get(one.path, {}), fields, options)
+        if state:
+            state = _across.adapt(planned.saved, planned.live, one, state, planned.changed)
     except FirekeepError as error:
         planned.dropped[one.path] = error.message
         return
@@ -228,12 +243,13 @@ def _plan_param(
 
 
 def _turned_otherwise(planned: Planned, told: SavedState) -> str | None:
-    """Say that a layer is of another kind now, so that the file has its tensors the other way round: of a square one no shape tells it."""
+    """Say that a layer is of another kind now, so that it would lie the other way round: of a square one no shape tells it."""
     turned = told.turned or (False,) * len(told.ids)
     for param_id, was in zip(told.ids, turned, strict=False):
         home = planned.homes.get(param_id)
         if home is not None and len(home.shape) == 2 and home.is_turned != was:
-            return f"the record has it {'turned round' if was else 'as it is'}, and would have the layer that is there now otherwise"
+            lies = "turned round" if was else "as it is"
+            return f"the record has it {lies}, and would have the layer that is there now otherwise"
     return None
 
 
@@ -289,7 +305,7 @@ def report_of(planned: Planned, policy: OptimizerPolicy, *, source: str | None, 
     kept = {place: why for place, why in planned.groups_kept.items() if place not in planned.groups}
     return OptimizerReport(
         source=source,
-        target=planned.live.kind,
+        target=_across.told(planned.live.kind, planned.live.base),
         restored=_sorted(planned.states),
         stateless=_sorted(planned.stateless),
         fresh=_sorted(fresh),
@@ -307,6 +323,8 @@ def report_of(planned: Planned, policy: OptimizerPolicy, *, source: str | None, 
 
 def restoration_of(planned: Planned) -> Restoration:
     """Give what is to be put into the optimizer."""
+    if _across.is_optax(planned.live.base):
+        return Restoration(states=planned.states, groups={}, extra=planned.extra)
     same = planned.saved.kind == planned.live.kind
     extra = planned.saved.extra if same and planned.saved.extra else {}
     return Restoration(states=planned.states, groups=planned.groups, extra=put_back(extra, planned.saved.tensors.get))

@@ -10,7 +10,7 @@ from firekeep.dtypes import BY_NAME
 from firekeep.entry import TensorEntry
 from firekeep.errors import FormatError, WrongFormatError
 from firekeep.formats import Contents
-from firekeep.layouts import LAYOUT, check_layout
+from firekeep.layouts import LAYOUT, UNSPECIFIED, check_layout
 from firekeep.records._kinds import RANK, kind_of
 from firekeep.records._optimizer_write import OPTIMIZER, STATE, VERSION
 from firekeep.scalars import Scalar
@@ -51,7 +51,7 @@ class SavedState:
     position: int
     state: Any
     turned: tuple[bool, ...] = ()
-    """Of each of the parameters of the file, whether its axes are the other way round there; empty where the file does not say it."""
+    """Of each of the parameters of the file, whether its axes are the other way round there; empty where none is."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,9 @@ class Saved:
     kind: str | None = None
     base: str = ""
     family: str | None = None
-    layout: Convention = "burn"
+    layout: Convention | None = "burn"
+    convention: Convention | None = "torch"
+    """The convention of the model that it was taken of: what `states` say of shapes is as it has them."""
     groups: tuple[Any, ...] = ()
     extra: Any = None
     params: dict[int, SavedParam] = field(default_factory=dict)
@@ -82,7 +84,8 @@ def read_state(contents: Contents, *, where: str | None = None) -> Saved:
     tensors = {entry.name: entry for entry in contents.entries}
     _refuse_others(tensors, contents, where)
     saved = Saved(tensors=tensors, scalars=contents.scalars)
-    saved.layout = check_layout(contents.metadata.get(LAYOUT, "burn"))
+    said = contents.metadata.get(LAYOUT, "burn")
+    saved.layout = None if said == UNSPECIFIED else check_layout(said)
     for name, entry in tensors.items():
         if (split := _split(name)) is not None:
             _param(saved, split[0]).tensors[split[1]] = entry
@@ -161,6 +164,8 @@ def _read_about(saved: Saved, text: str) -> None:
                 remedy="Read it with a newer firekeep.",
             )
         saved.kind, saved.base, saved.family = str(about["class"]), str(about["base"]), about["family"]
+        convention = about.get("convention", "torch")
+        saved.convention = None if convention is None else check_layout(convention)
         saved.groups, saved.extra = tuple(about["groups"]), about["extra"]
         if not isinstance(saved.extra, dict):
             raise TypeError("further state")

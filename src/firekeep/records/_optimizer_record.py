@@ -14,7 +14,7 @@ from firekeep.entry import TensorEntry
 from firekeep.errors import EntryError, FirekeepError, UnsupportedError
 from firekeep.formats import Contents
 from firekeep.ids import ParamId
-from firekeep.layouts import check_layout
+from firekeep.layouts import UNSPECIFIED, check_layout
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.opened import OpenedFile, Readable
 from firekeep.records._file_params import FileLayout, layers_of
@@ -65,16 +65,19 @@ class OptimizerRecord:
         self._saved: Saved | None = None
 
     @classmethod
-    def of(cls, optimizer: Any, model: Any, *, layout: str = "torch", copy: bool = True) -> Self:
+    def of(cls, optimizer: Any, model: Any, *, layout: str | None = None, copy: bool = True, tx: Any = None) -> Self:
         """Take the state of an optimizer; the names of its parameters are those of the model, told by identity.
 
         `model` is the module whose parameters they are, or a dict of several. `layout="burn"` lays the state like the weights of a
-        `.bpk`: moments of a Linear are turned round. The default keeps PyTorch's way and is exact. With `copy=False` tensors are
-        drawn when they are saved, and are then what the optimizer holds at that time.
+        `.bpk`: moments of a Linear are turned round. The default keeps the framework's own way and is exact. With `copy=False` tensors
+        are drawn when they are saved, and are then what the optimizer holds at that time.
+
+        For optax, `optimizer` is a state, or a `flax.nnx.Optimizer`, and `model` what `init` was given, or the model with the same names.
+        `tx` is the transformation of a bare state: only it tells NAdam and LAMB from Adam, and the rate that RMSprop's momentum holds.
         """
-        chosen = check_layout(layout)
-        taken = describe_state(optimizer, model)
-        layers = layers_of(model) if chosen != "torch" else ()
+        taken = describe_state(optimizer, model, tx)
+        chosen = taken.convention if layout is None else check_layout(layout)
+        layers = layers_of(model) if chosen not in (taken.convention, None) else ()
         if chosen == "burn":
             _warn_of_rates(taken, layers)
         contents = write_state(taken, layout=chosen, layers=layers)
@@ -155,7 +158,8 @@ class OptimizerRecord:
         allow_dropped: bool = False,
         allow_orphaned: bool = True,
         dry_run: bool = False,
-    ) -> OptimizerReport:
+        tx: Any = None,
+    ) -> Any:
         """Put the state into an optimizer, all of it or nothing, and report what became of each parameter.
 
         A saved parameter is found by its id, else by its path, after `rename` (the record's names to the model's). Parameters that the
@@ -163,12 +167,40 @@ class OptimizerRecord:
         of its shape or of another kind of optimizer, refuses the load, or is left out by name with `allow_dropped=True`.
 
         Options of a group come back where a saved group has the same parameters in it, else the group keeps those it has.
+
+        A state of optax is left as it is, and another one returned with the report: `state, report = record.apply(state, params)`. What it
+        starts anew with is what lies in the given state, such as that of `init`, which may be of shapes only where all is in the record.
         Raises `OptimizerError` with the report.
         """
+        made, report = self.restored(
+            optimizer,
+            model,
+            rename=rename,
+            allow_fresh=allow_fresh,
+            allow_dropped=allow_dropped,
+            allow_orphaned=allow_orphaned,
+            dry_run=dry_run,
+            tx=tx,
+        )
+        return report if _bridge_of(optimizer).changes_in_place(optimizer) else (made, report)
+
+    def restored(
+        self,
+        optimizer: Any,
+        model: Any,
+        *,
+        rename: Any = (),
+        allow_fresh: bool = True,
+        allow_dropped: bool = False,
+        allow_orphaned: bool = True,
+        dry_run: bool = False,
+        tx: Any = None,
+    ) -> tuple[Any, OptimizerReport]:
+        """Do what `apply` does, and give in any case what goes on, an optimizer that has changed or another state, and the report."""
         saved = self.saved()
         remapper = rename if isinstance(rename, KeyRemapper) else KeyRemapper.of(rename)
-        live = describe_state(optimizer, model)
-        layers = layers_of(model) if saved.layout != "torch" else ()
+        live = describe_state(optimizer, model, tx)
+        layers = layers_of(model) if saved.layout not in (live.convention, None) else ()
         planned = plan_restoration(saved, live, layers, remapper)
         policy = OptimizerPolicy(allow_fresh=allow_fresh, allow_dropped=allow_dropped, allow_orphaned=allow_orphaned)
         report = report_of(planned, policy, source=self._source, dry_run=dry_run)
@@ -176,10 +208,10 @@ class OptimizerRecord:
             raise OptimizerError(report)
         if not dry_run:
             try:
-                _bridge().restore_optimizer(optimizer, model, restoration_of(planned))
+                optimizer = _bridge_of(optimizer).restore_optimizer(optimizer, model, restoration_of(planned))
             except FirekeepError as error:
                 raise error.at(path=self._source)  # noqa: B904 - the same error, with its place
-        return report
+        return optimizer, report
 
     def contents(self) -> Contents:
         """Give what a file of the record holds."""
@@ -198,8 +230,8 @@ class OptimizerRecord:
 
     @property
     def layout(self) -> str:
-        """How the tensors lie: "burn" or "torch"."""
-        return self.saved().layout
+        """How the tensors lie: "burn", "torch" or as another framework has them; "unspecified" of a tree that tells no layers."""
+        return self.saved().layout or UNSPECIFIED
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -258,22 +290,23 @@ def _warn_of_rates(taken: OptimizerState, layers: tuple[Layer, ...]) -> None:
         )
 
 
-def describe_state(optimizer: Any, model: Any) -> OptimizerState:
-    """Describe an optimizer by the bridge that owns it."""
-    bridge = _bridge()
-    if not bridge.owns_optimizer(optimizer):
-        raise UnsupportedError(
-            f"an object of type {type(optimizer).__module__}.{type(optimizer).__qualname__} is no optimizer that is known",
-            remedy="Give a torch.optim.Optimizer, or a wrapper that has its param_groups and state.",
-        )
-    state: OptimizerState = bridge.describe_optimizer(optimizer, model)
+def describe_state(optimizer: Any, model: Any, tx: Any = None) -> OptimizerState:
+    """Describe an optimizer by the bridge that owns it. `tx` is the transformation of a state of optax."""
+    state: OptimizerState = _bridge_of(optimizer).describe_optimizer(optimizer, model, *(() if tx is None else (tx,)))
     return state
 
 
-def _bridge() -> Any:
+def _bridge_of(optimizer: Any) -> Any:
     from importlib import import_module
 
-    return import_module("firekeep.bridges.torch")
+    for name in ("jax", "torch"):  # who has an optimizer of JAX need not have PyTorch
+        bridge = import_module(f"firekeep.bridges.{name}")
+        if bridge.owns_optimizer(optimizer):
+            return bridge
+    raise UnsupportedError(
+        f"an object of type {type(optimizer).__module__}.{type(optimizer).__qualname__} is no optimizer that is known",
+        remedy="Give a torch.optim.Optimizer, a wrapper that has its param_groups and state, a state of optax or a flax.nnx.Optimizer.",
+    )
 
 
 def _flat(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -9,12 +9,12 @@ from typing import Any
 from firekeep.bridges._states import OptimizerState, ParamState
 from firekeep.entry import TensorEntry
 from firekeep.formats import Contents
-from firekeep.layouts import LAYOUT
+from firekeep.layouts import LAYOUT, UNSPECIFIED
 from firekeep.records import _lbfgs
 from firekeep.records._families import Family, family_of
 from firekeep.records._file_params import FileLayout, FileParam
 from firekeep.records._kinds import RANK, RECORD
-from firekeep.records._moments import centered_average, fitted, scaled
+from firekeep.records._moments import centered_average, fitted, momentum_of, scaled
 from firekeep.records._stand_ins import as_number, names_in, take_out
 from firekeep.scalars import Scalar
 from firekeep.slots import Convention, Layer
@@ -41,9 +41,9 @@ class _Made:
         self.parts.setdefault(home.name, []).append(replace(entry, name=name, param_id=home.param_id))
 
 
-def write_state(taken: OptimizerState, *, layout: Convention, layers: tuple[Layer, ...]) -> Contents:
+def write_state(taken: OptimizerState, *, layout: Convention | None, layers: tuple[Layer, ...]) -> Contents:
     """Lay out an optimizer; nothing is drawn but numbers."""
-    files = FileLayout.of(taken.params, layers, layout)
+    files = FileLayout.of(taken.params, layers, layout, taken.convention)
     family = family_of(taken.kind, taken.base, {key for one in taken.params for key in names_in(one.state)})
     made = _Made()
     homes: dict[str, list[FileParam]] = {}
@@ -67,7 +67,7 @@ def write_state(taken: OptimizerState, *, layout: Convention, layers: tuple[Laye
     made.metadata[OPTIMIZER] = encode(about, path="optimizer")
     made.metadata[RECORD] = "optimizer"
     if layout != "burn":
-        made.metadata[LAYOUT] = layout
+        made.metadata[LAYOUT] = layout or UNSPECIFIED
     return Contents(entries=entries, metadata=made.metadata, scalars=made.scalars)
 
 
@@ -86,6 +86,7 @@ def _about(
         "class": taken.kind,
         "base": taken.base,
         "family": None if family is None else family.name,
+        **({} if taken.convention == "torch" else {"convention": taken.convention}),
         "groups": [take_out(dict(one), f"groups.{place}", _inline) for place, one in enumerate(taken.groups)],
         "extra": take_out(dict(taken.extra), "extra", keep),
         **told,
@@ -152,7 +153,7 @@ def _moment(
     if (
         family.name == "muon"
     ):  # Burn sums where PyTorch averages, and no rounding may come between a run and its own checkpoint
-        return scaled(entry, by=1 / (1 - float(options["momentum"]))) if files.layout == "burn" else None
+        return scaled(entry, by=1 / (1 - momentum_of(options))) if files.layout == "burn" else None
     return entry
 
 

@@ -11,7 +11,7 @@ from firekeep.entry import TensorEntry
 from firekeep.errors import FormatError
 from firekeep.records._families import Family, family_named, family_of, family_of_fields
 from firekeep.records._file_params import FileLayout, FileParam
-from firekeep.records._moments import scaled
+from firekeep.records._moments import momentum_of, scaled
 from firekeep.records._optimizer_read import Saved, SavedParam, SavedState
 from firekeep.records._optimizer_write import STATE
 from firekeep.records._stand_ins import number, put_back
@@ -110,7 +110,7 @@ def settle(
 
 def _unscaled(entry: TensorEntry, family: Family | None, options: Mapping[str, Any], saved: Saved) -> TensorEntry:
     if family is not None and family.name == "muon" and saved.layout == "burn":
-        return scaled(entry, by=1 - float(options["momentum"]))
+        return scaled(entry, by=1 - momentum_of(options))
     return entry
 
 
@@ -148,6 +148,8 @@ def _of_burn(
         if family.time[0] not in scalars:
             raise FormatError(f"it has no {family.time[0]!r}, so it is not known how many steps it has made")
         time = int(scalars[family.time[0]])
+        if time < 0:
+            raise FormatError(f"its {family.time[0]!r} says that it has made {time} steps")
         state[family.time[1]] = number(float(time)) if live.base else time
     elif family.name == "rmsprop":
         state["step"] = number(0.0)  # PyTorch counts, and uses the number for nothing
@@ -158,6 +160,6 @@ def _of_burn(
         if family.name == "adafactor" and len(one.shape) < 2:
             key = "variance"
         if family.name == "muon":
-            entry = scaled(entry, by=1 - float(options["momentum"]))
+            entry = scaled(entry, by=1 - momentum_of(options))
         state[key] = replace(entry, name=one.path)
     return state

@@ -18,6 +18,8 @@ from firekeep.tagged._words import MAX_DEPTH, MAX_TEXT, MAX_VALUES, NUMPY, SMALL
 
 # A text that never ends is matched too: each character is looked at once.
 _TEXTS = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_ALIKE = 100
+"""How many keys may have one hash: of keys that nobody chose for it, two hardly ever do."""
 _OPENERS = re.compile(r"[,\[{]")
 
 
@@ -100,8 +102,9 @@ def _pairs(content: Any, depth: int) -> Iterator[tuple[Any, Any]]:
 def _fill(kind: type[dict[Any, Any]]) -> Callable[[Any, int], Any]:
     def make(content: Any, depth: int) -> Any:
         made = kind()
+        hashes: Counter[int] = Counter()
         for number, (key, item) in enumerate(_pairs(content, depth)):
-            made[_hashable(key)] = item
+            made[_hashable(key, hashes)] = item
             if len(made) <= number:
                 raise _malformed(f"a dictionary with two keys {key!r}")
         return made
@@ -111,8 +114,8 @@ def _fill(kind: type[dict[Any, Any]]) -> Callable[[Any, int], Any]:
 
 def _gather(kind: Callable[[Values], Any]) -> Callable[[Any, int], Any]:
     def make(content: Any, depth: int) -> Any:
-        items = _list(content, depth)
-        made = kind([_hashable(item) for item in items])
+        items, hashes = _list(content, depth), Counter[int]()
+        made = kind([_hashable(item, hashes) for item in items])
         if len(made) != len(items):
             raise _malformed("a set with one value twice")
         return made
@@ -120,11 +123,15 @@ def _gather(kind: Callable[[Values], Any]) -> Callable[[Any, int], Any]:
     return make
 
 
-def _hashable(value: Any) -> Any:
+def _hashable(value: Any, met: Counter[int]) -> Any:
+    """Give a key, or refuse one that is none; or many that were chosen to have one hash, among which a search takes for ever."""
     try:
-        hash(value)
+        found = hash(value)
     except TypeError:
         raise _malformed(f"{type(value).__name__} as a key") from None
+    met[found] += 1
+    if met[found] > _ALIKE:
+        raise LimitError("too many keys of the tagged values have the same hash", limit=_ALIKE)
     return value
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "cast",
+    "changes_in_place",
     "cuda_devices",
     "describe_optimizer",
     "entries",
@@ -149,11 +150,17 @@ def describe_optimizer(optimizer: Any, model: Any) -> OptimizerState:
     return _optimizers.describe_optimizer(optimizer, model)
 
 
-def restore_optimizer(optimizer: Any, model: Any, restoration: Restoration) -> None:
+def changes_in_place(_optimizer: Any) -> bool:
+    """Say whether a state is put into the optimizer itself: always."""
+    return True
+
+
+def restore_optimizer(optimizer: Any, model: Any, restoration: Restoration) -> Any:
     """Put states and options into an optimizer; parameters without a state start afresh. All is read before anything is changed."""
     from firekeep.bridges.torch import _optimizers
 
     _optimizers.restore_optimizer(optimizer, model, restoration)
+    return optimizer
 
 
 def rng_state() -> dict[str, Any]:

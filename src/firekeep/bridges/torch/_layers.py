@@ -20,6 +20,8 @@ _FACTS: dict[str, tuple[str, ...]] = {
     "rnn": _RECURRENT,
     "transformer_encoder_layer": ("norm_first",),
     "transformer_decoder_layer": ("norm_first",),
+    "multi_head_attention": ("num_heads",),
+    **{f"{kind}{n}d": ("groups",) for kind in ("conv", "conv_transpose") for n in (1, 2, 3)},
 }
 
 # No row's classes are subclasses of another's.

@@ -21,6 +21,8 @@ KEY = "firekeep.scheduler"
 
 _DRIVEN = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr", "max_momentum", "base_momentum")
 _PER_GROUP = ("base_lrs", "_last_lr", "max_lrs", "min_lrs", "base_momentums", "max_momentums", "lr_lambdas")
+_TAKEN = ("_schedulers", "lr_lambdas", "_scale_fn_custom")
+"""Keys that PyTorch takes out of a state without asking whether they are there."""
 _COUNTERS = frozenset(
     (
         *("last_epoch", "_step_count", "_last_lr", "T_cur", "T_i", "best", "num_bad_epochs", "cooldown_counter"),
@@ -183,6 +185,7 @@ class _Sifting:
             return {}
         kept: dict[str, Any] = {}
         self.missing += [f"{prefix}{key}" for key in live if key not in saved]
+        self.refused += [(f"{prefix}{key}", "not in the record") for key in _TAKEN if key in live and key not in saved]
         foreign = not type(scheduler).__module__.startswith("torch.")  # it knows itself what it takes
         for key, value in saved.items():
             name = f"{prefix}{key}"
@@ -293,7 +296,12 @@ def _load(scheduler: Any, state: dict[str, Any]) -> None:
     if isinstance(scheduler, swa_utils.AveragedModel):
         scheduler.n_averaged.fill_(state["n_averaged"])
     elif state or not isinstance(scheduler, torch.amp.GradScaler):
-        scheduler.load_state_dict(state)
+        before = dict(_state_of(scheduler))
+        try:
+            scheduler.load_state_dict(state)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            scheduler.load_state_dict(before)
+            raise FormatError(f"{_kind(scheduler)} does not take the state of the record: {error}") from error
 
 
 def _fits(value: Any, live: Any) -> bool:
@@ -302,9 +310,11 @@ def _fits(value: Any, live: Any) -> bool:
         return True
     if isinstance(value, list | tuple) and isinstance(live, list | tuple):
         return not live or all(_fits(one, live[0]) for one in value)
+    if isinstance(live, Counter):  # of milestones
+        return isinstance(value, dict) and all(type(one) is int for one in (*value, *value.values()))
     if type(value) is dict and type(live) is dict:
         return all(_fits(value[key], live[key]) for key in value.keys() & live.keys())
-    return type(value) is type(live) or {type(value), type(live)} == {dict, Counter}
+    return type(value) is type(live)
 
 
 def _is_number(value: Any) -> bool:
