@@ -187,9 +187,9 @@ def convert(
     Of a PyTorch checkpoint in which one part is a model that part is taken, and the report counts what was left out;
     `top_level_key` names a part, "" takes all. The source's metadata is kept, `metadata` goes over it. What the new format cannot
     hold beside tensors is dropped and reported; a tensor it cannot hold is refused by name. Tensors keep their layout, which a file
-    that would not be expected to have it names under the metadata key `firekeep.layout`. `layout` ("torch", "burn") gives them another,
-    before floats are cast: what layers they belong to is told by a whole-model pickle, or by `like`, a model or a file in that layout
-    with the same names. Without either it is refused.
+    that would not be expected to have it names under the metadata key `firekeep.layout`. `layout` (such as "torch", "burn", "flax") gives
+    them another, before floats are cast: what layers they belong to is told by a whole-model pickle, or by `like`, a model or a file
+    in that layout with the same names. Without either it is refused.
 
     A source with digests (`digest=True`) is compared with them as it is read, `DigestError` names the tensor that differs, and the new
     file gets its own. A source without tensors is refused. The checksums inside a PyTorch zip archive are `verify`'s to check.

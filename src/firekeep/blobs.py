@@ -322,9 +322,9 @@ class UnsharedBlob(Blob):
 class StridedBlob(Blob):
     """A tensor view over a storage: gathered into row-major, little-endian order when drawn.
 
-    `offset` is in bytes, `strides` in elements of `itemsize` bytes. `swap` is the width of the units whose bytes are reversed
-    (big-endian files; for complex numbers half the item), 0 for none. The caller has checked that the view lies inside
-    the storage `base`.
+    `offset` is in bytes, `strides` in elements of `itemsize` bytes, negative along axes that run backwards. `swap` is the
+    width of the units whose bytes are reversed (big-endian files; for complex numbers half the item), 0 for none. The caller
+    has checked that the view lies inside the storage `base`.
     """
 
     __slots__ = ("base", "itemsize", "offset", "shape", "strides", "swap")
@@ -375,7 +375,8 @@ class StridedBlob(Blob):
             return memoryview(b"")
         base = self.base.view()
         shape, strides = collapse(self.shape, self.strides)
-        end = self.offset + (sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1) * self.itemsize
+        ahead = sum((n - 1) * step for n, step in zip(shape, strides, strict=True) if step > 0)
+        end = self.offset + (ahead + 1) * self.itemsize
         if end > base.nbytes:
             raise EntryError(
                 f"the tensor reaches to byte {end} of a storage of {base.nbytes} bytes", limit=base.nbytes, actual=end

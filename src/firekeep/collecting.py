@@ -174,7 +174,7 @@ def lay_out(
     """
     source, layers = outline.convention, outline.layers
     if entries and (source is None or not (layers or told)):
-        source, layers = _evidence(entries, layout, like)
+        source, layers = _evidence(entries, layout, like, source)
     source = source or layout
     made = translate(entries, layers, source=source, target=layout)
     if made.problems:
@@ -202,11 +202,11 @@ def lay_out(
 
 
 def _evidence(
-    entries: Sequence[TensorEntry], layout: Convention, like: Likeness | None
+    entries: Sequence[TensorEntry], layout: Convention, like: Likeness | None, source: Convention | None
 ) -> tuple[Convention, tuple[Layer, ...]]:
     """Say of bare tensors what layers they belong to: from what they are to be like, or not at all."""
     if like is not None:
-        return like.evidence(entries, layout=layout)
+        return like.evidence(entries, layout=layout, source=source)
     raise RuleError(
         f"what layers these {count(len(entries), 'tensor')} belong to is not known, and the layout {layout!r} turns some of "
         "them round and not others",

@@ -78,7 +78,7 @@ class QuantScheme:
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """The type of a tensor's elements. Rows of `TABLE` are the only instances, but for QFloat, which carries a scheme."""
+    """The type of a tensor's elements. Rows of `TABLE` are the only instances, but for QFloat, which has a scheme, and GGUF's blocks."""
 
     name: str
     kind: Kind
@@ -89,11 +89,18 @@ class DType:
     torch: str | None = None
     storage: str | None = None
     scheme: QuantScheme | None = None
+    block: tuple[int, int] | None = None
+    """Elements and bytes of a block, for the kinds of GGUF that are quantized in blocks; `bits` is then only about right."""
 
     def nbytes(self, shape: Sequence[int]) -> int:
         """Bytes of a dense tensor of this shape. A sub-byte tensor must fill whole bytes, else `MetadataError`."""
         if self.scheme is not None:
             return self.scheme.nbytes(shape)
+        if self.block is not None:
+            elements, size = self.block
+            if math.prod(shape) % elements:
+                raise MetadataError(f"{math.prod(shape)} elements of {self.name} do not fill blocks of {elements}")
+            return math.prod(shape) // elements * size
         bits = math.prod(shape) * self.bits
         if bits % 8:
             raise MetadataError(
@@ -104,7 +111,7 @@ class DType:
     @property
     def itemsize(self) -> int:
         """Bytes of one element; raises `UnsupportedError` for sub-byte and quantized types."""
-        if self.bits % 8 or self.scheme is not None:
+        if self.bits % 8 or self.scheme is not None or self.block is not None:
             raise UnsupportedError(f"an element of {self} is not a whole number of bytes")
         return self.bits // 8
 

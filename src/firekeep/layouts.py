@@ -23,6 +23,9 @@ UNSPECIFIED = "unspecified"
 
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 
+BURNS: tuple[Convention, ...] = ("torch", "burn")
+"""The conventions of files that Burn writes, which do not say which of them it is."""
+
 _FOREIGN = frozenset(("flax", "tf", "mlx"))
 """Values of a safetensors file's `format` by which other frameworks say that they wrote it."""
 
@@ -35,14 +38,16 @@ class FileLayout:
     said: bool
 
 
-def layout_of(format: str, metadata: Mapping[str, str]) -> FileLayout:
-    """Say how layers lie in a file: "torch", "burn", or the name of another framework.
+def layout_of(format: str, metadata: Mapping[str, str], *, content: str = "") -> FileLayout:
+    """Say how layers lie in a file: one of `CONVENTIONS`, or the name of another framework.
 
-    A file may say so itself, under `firekeep.layout`. A safetensors file that Burn wrote usually has Burn's layout, since Burn's store
-    writes modules as they are by default.
+    A file may say so itself, under `firekeep.layout`, or by its `content`, as its container has it. A safetensors file that Burn wrote
+    usually has Burn's layout, since Burn's store writes modules as they are by default.
     """
     if said := metadata.get(LAYOUT):
         return FileLayout(said, said=True)
+    if content:
+        return FileLayout(content, said=True)
     if format == "safetensors":
         framework = metadata.get("format")
         if framework in _FOREIGN:

@@ -13,11 +13,11 @@ from firekeep.dtypes import BY_NAME
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError
 from firekeep.formats import OpenOptions
-from firekeep.layouts import CONVENTIONS, layout_of
+from firekeep.layouts import BURNS, CONVENTIONS, layout_of
 from firekeep.matching import MatchOptions, Plan, Want, plan
 from firekeep.opened import open_file
 from firekeep.rules import KeyRemapper
-from firekeep.rules.layout import layers_from_like, translate, translate_layers
+from firekeep.rules.layout import layers_from_like, tell_facts, translate, translate_layers
 from firekeep.rules.surgery import Surgery
 from firekeep.slots import Convention, Layer, Outline, Slot
 from firekeep.supply import Supply
@@ -56,20 +56,21 @@ class Likeness:
     """All that the reader looks for has to be there."""
 
     def evidence(
-        self, entries: Sequence[TensorEntry], *, layout: Convention | None
+        self, entries: Sequence[TensorEntry], *, layout: Convention | None, source: Convention | None = None
     ) -> tuple[Convention, tuple[Layer, ...]]:
-        """Say how bare tensors lie and what layers they belong to, judging by this.
+        """Say how bare tensors lie and what layers they belong to, judging by this; `source` is how they lie, as far as it is known.
 
         A model tells the kinds of its layers by itself; of a file in the layout to be written, the shapes tell which tensors are turned
-        round there, and a square one is refused, since nothing tells.
+        round there, and a square one is refused, since nothing tells. Those of which nobody said how they lie are taken for PyTorch's
+        where Burn's are to be written, for Burn's where PyTorch's are, and for nothing where it is another layout.
         """
-        source = next(other for other in CONVENTIONS if other != layout)
+        source = source or self._other(layout)
         if (self.layers or self.told) and self.layout is not None:
             layers = self.layers
             return source, layers if self.layout == source else translate_layers(
                 layers, source=self.layout, target=source
             )
-        if self.layout == layout and self.entries:
+        if self.layout == layout and self.entries and {source, layout} == set(BURNS):
             if layout == "torch":
                 self._require(entries)
                 return source, translate_layers(layers_from_like(self.entries, entries), source="torch", target=source)
@@ -78,6 +79,14 @@ class Likeness:
             f"{self.what} does not tell what layers the tensors belong to",
             remedy=f"Give like= a model, or a file whose layout is {layout!r}.",
         )
+
+    def _other(self, layout: Convention | None) -> Convention:
+        if layout not in (None, *BURNS):
+            raise RuleError(
+                f"how these tensors lie is not known, and the layout {layout!r} is made of those of another",
+                remedy="Give the model that they are of, or a file that says its layout (metadata 'firekeep.layout').",
+            )
+        return next(other for other in BURNS if other != layout)
 
     def _require(self, entries: Sequence[TensorEntry]) -> None:
         """Refuse tensors in Burn's layout that these, in PyTorch's, tell nothing of, and that may be otherwise there."""
@@ -145,13 +154,15 @@ def likeness_of(like: Any, options: OpenOptions) -> Likeness:
             return Likeness(what="the list of names", names=tuple(names))
     bridge = bridge_of(like)
     outline: Outline = bridge.outline(like)
+    entries = tuple(ghost(slot.path, slot.dtype, slot.shape) for slot in outline if slot.problem is None)
+    layers = outline.layers
     return Likeness(
         what=f"the {type(like).__name__}",
-        entries=tuple(ghost(slot.path, slot.dtype, slot.shape) for slot in outline if slot.problem is None),
+        entries=entries,
         layout=outline.convention,
-        layers=outline.layers,
+        layers=layers if outline.convention is None else tell_facts(layers, entries, outline.convention),
         modules=outline.modules,
-        told=_is_model(like),
+        told=_is_model(like) and outline.convention is not None and not outline.bare,
     )
 
 
@@ -162,7 +173,7 @@ def _is_model(obj: Any) -> bool:
 
 def _of_file(like: Any, options: OpenOptions) -> Likeness:
     with open_file(like, options) as opened:
-        layout = layout_of(opened.format, opened.metadata).name
+        layout = layout_of(opened.format, opened.metadata, content=opened.container.layout).name
         return Likeness(
             what=str(opened.path or "the file"),
             entries=tuple(
@@ -212,6 +223,13 @@ def _layers_of_both(
     parts = {part for entry in like.entries for part in _parts(entry.name)}
     told = translate_layers(tuple(moved(supply.layers, names)), source=other, target=own)
     told = tuple(layer for layer in told if layer.path in parts)
+    if {own, other} != set(BURNS):
+        if not told:
+            raise RuleError(
+                f"{like.what} lies as {own!r} has it and the other as {other!r}, and neither tells what layers its tensors belong to",
+                remedy="Give the models, whose layers say it, or a PyTorch file of a whole model.",
+            )
+        return told
     paths = {layer.path for layer in told}
     offered = [entry.renamed(names[name]) for name, entry in supply.entries.items() if entry.problem is None]
     pairs = [

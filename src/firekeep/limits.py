@@ -28,10 +28,11 @@ class Limits:
     pickle_bytes: int = 100 * MiB
     pickle_opcodes: int = 10_000_000
     pickle_depth: int = 1_000
+    """Also of nested maps in MessagePack, and of groups in HDF5."""
     pickle_nodes: int = 2_000_000
-    """Values visited when a pickled object is flattened; objects shared many times count each time."""
+    """Values visited when a pickled object is flattened, objects shared many times each time; values of a MessagePack or GGUF file."""
     text_bytes: int = 64 * MiB
-    """Text and bytes held by values read from one pickle."""
+    """Text and bytes held by values read from one pickle, or from one MessagePack or GGUF file."""
     archive_members: int = 1_000_000
     inflate_ratio: int = 1_100
     """Deflate cannot do better than about 1,032 to 1; a member that claims to is damaged."""

@@ -43,9 +43,9 @@ def save(
     """Write the weights of a model: a `torch.nn.Module`, a `firekeep.module.Module`, or any tree of arrays.
 
     The suffix is a promise: a `.safetensors` holds what readers for PyTorch and Hugging Face expect, a `.bpk` what Burn expects (Linear
-    weights turned round, `gamma` and `beta`), and `layout` ("torch", "burn") says otherwise. In this order: `include` and `exclude` choose
-    by the model's names, layers are laid out, floats are cast to `dtype`, `surgery` splits and joins tensors, `rename` rules make
-    the file's names of the model's.
+    weights turned round, `gamma` and `beta`), and `layout` says otherwise: "torch", "burn", "flax" (NNX), "linen", "equinox" or "keras".
+    In this order: `include` and `exclude` choose by the model's names, layers are laid out, floats are cast to `dtype`, `surgery`
+    splits and joins tensors, `rename` rules make the file's names of the model's.
 
     `like` says what the reader looks like: a model, a file or a list of names. Names are then the reader's (list indices that a
     `nn.Sequential` skips are opened again), and layers that a bare state dict does not tell are told by it. Raises `UnsupportedError`
@@ -141,6 +141,57 @@ def load_into(
     )
     with supply_of_file(source, OpenOptions(limits=limits, top_level_key=top_level_key)) as supply:
         return applying.load_into(obj, supply, job)
+
+
+def load_as(
+    obj: Any,
+    source: Readable,
+    *,
+    strict: bool = True,
+    match: Literal["auto", "exact"] = "auto",
+    rename: Rule | Iterable[Rule] | Mapping[str, str] | KeyRemapper = (),
+    surgery: Surgery | Iterable[Any] = (),
+    include: Wanted | Iterable[Wanted] = (),
+    exclude: Wanted | Iterable[Wanted] = (),
+    dtype: str = "module",
+    layout: str | None = None,
+    top_level_key: str | None = None,
+    allow_missing: bool | None = None,
+    allow_unused: bool | None = None,
+    allow_mismatched: bool | None = None,
+    dry_run: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+) -> tuple[Any, LoadReport]:
+    """Make an object like another, with the weights of a file in it; the rest is as in `load_into`.
+
+    For what never changes: Equinox modules, a Linen `TrainState`, states of optax, named tuples and frozen dataclasses, at any depth.
+    `obj` may be of shapes only (`jax.eval_shape`, `nnx.eval_shape`, `eqx.filter_eval_shape`): each array goes to the sharding its shape
+    names. `obj` stays as it is, and arrays that are not given are in both. Raises `UnsupportedError` for models that are changed
+    in place, which `load_into` takes.
+
+    Example:
+        >>> model, report = firekeep.load_as(model, "model.safetensors")  # doctest: +SKIP
+    """
+    from firekeep import applying
+    from firekeep.supply import supply_of_file
+
+    job = _load_job(
+        strict=strict,
+        match=match,
+        rename=rename,
+        surgery=surgery,
+        include=include,
+        exclude=exclude,
+        dtype=dtype,
+        layout=layout,
+        allow_missing=allow_missing,
+        allow_unused=allow_unused,
+        allow_mismatched=allow_mismatched,
+        stage=False,
+        dry_run=dry_run,
+    )
+    with supply_of_file(source, OpenOptions(limits=limits, top_level_key=top_level_key)) as supply:
+        return applying.load_as(obj, supply, job)
 
 
 def collect(

@@ -49,12 +49,12 @@ class OpenedFile:
 
     @property
     def format(self) -> str:
-        """The format found in the content: "burnpack", "safetensors" or "pytorch"."""
+        """The format found in the content: "burnpack", "safetensors", "pytorch", "numpy", "flax", "hdf5" or "gguf"."""
         return self._container.format
 
     @property
     def variant(self) -> str:
-        """The kind of container within the format: "zip", "legacy", "tar", "pickle", "torchscript", "sharded" or ""."""
+        """The kind of file within the format: "zip", "legacy", "torchscript", "sharded", "npz", "keras-archive" or the like, or ""."""
         return self._container.variant
 
     @property
@@ -154,9 +154,10 @@ class OpenedFile:
             raise error.at(path=self.path, tensor=name)  # noqa: B904 - the same error, with its place
 
     def values(self) -> Any:
-        """Give what a PyTorch file holds besides tensors, as plain data: epoch, hyper-parameters, configuration.
+        """Give what a file holds besides tensors, as plain data: epoch, hyper-parameters, configuration; {} where it holds no more.
 
-        Tensors stand in it as `TensorRef`, foreign objects as `Opaque` with the name of their class. Other formats give {}.
+        In a PyTorch file tensors stand in it as `TensorRef`, foreign objects as `Opaque` with the name of their class. A GGUF file gives
+        its key-value pairs, a `.keras` archive its configuration, a MessagePack file of Flax what is no array.
         """
         return self._container.values()
 

@@ -34,17 +34,18 @@ _MADV_POPULATE_WRITE = 23
 _SLOW = 4e-3
 
 
-def read_windows(windows: Sequence[Window]) -> list[memoryview]:
+def read_windows(windows: Sequence[Window], *, tied: bool = True) -> list[memoryview]:
     """Read windows into fresh writable memory and give a view of each, in the order asked for.
 
     Views are aligned for their elements. Windows that overlap within one source are read once and share memory: tied tensors stay
-    tied, and no more memory is taken than the files hold. Memory comes in huge pages where the system has them, 64 MiB or one
-    window at a time. Raises `TruncatedError` when a window lies outside its file or the file has become shorter.
+    tied, and no more memory is taken than the files hold; with `tied=False` each window has bytes of its own. Memory comes in huge
+    pages where the system has them, 64 MiB or one window at a time. Raises `TruncatedError` when a window lies outside its file or
+    the file has become shorter.
     """
     for source, offset, length in windows:
         check_range(offset, length, source.size)
     with collector_paused():
-        segments, places = _lay_out(windows)
+        segments, places = _lay_out(windows, tied=tied)
         arenas = [_Arena(size) for size in _arena_sizes(segments)]
         views = [
             arenas[arena].view[place : place + window[2]] if window[2] else memoryview(bytearray())
@@ -88,7 +89,7 @@ class _Segment:
         return self.place + self.end - self.start
 
 
-def _lay_out(windows: Sequence[Window]) -> tuple[list[_Segment], list[tuple[int, int]]]:
+def _lay_out(windows: Sequence[Window], *, tied: bool) -> tuple[list[_Segment], list[tuple[int, int]]]:
     """Choose an arena and a place in it for each window: beside its neighbour as in the file where that is aligned."""
     order = sorted((id(source), offset, index) for index, (source, offset, length) in enumerate(windows) if length)
     places = [(0, 0)] * len(windows)
@@ -96,7 +97,8 @@ def _lay_out(windows: Sequence[Window]) -> tuple[list[_Segment], list[tuple[int,
     last: _Segment | None = None
     for _, offset, index in order:
         source, _, length = windows[index]
-        if last is None or last.source is not source or not _follows(last, offset, length):
+        shared = last is not None and offset < last.end
+        if last is None or last.source is not source or (shared and not tied) or not _follows(last, offset, length):
             last = _next_segment(last, source, offset, length)
             segments.append(last)
         places[index] = (last.arena, last.place + offset - last.start)

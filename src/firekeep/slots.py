@@ -10,8 +10,8 @@ from typing import Literal, overload
 from firekeep.dtypes import DType
 from firekeep.ids import ParamId
 
-Convention = Literal["torch", "burn"]
-"""How the tensors of layers are named and laid out: PyTorch's way, or Burn's."""
+Convention = Literal["torch", "burn", "flax", "linen", "equinox", "keras"]
+"""How the tensors of layers are named and laid out: the way of PyTorch, Burn, Flax NNX, Flax Linen, Equinox, or Keras."""
 
 _NO_FACTS: Mapping[str, int | bool | str] = MappingProxyType({})
 
@@ -21,8 +21,16 @@ class Layer:
     """A layer of a known kind in a model.
 
     `kind` is a row of the table of layouts ("linear", "batch_norm"), `path` the layer's name in the model, "" for the model itself.
-    `facts` are what a row may need and no tensor tells: `norm_first`, `num_layers`, `bidirectional`. `parent` is the nearest layer of
-    a known kind around it, where that one has names of its own for its children.
+    `facts` are what a row may need and no tensor tells. `parent` is the nearest layer of a known kind around it, where that one has
+    names of its own for its children. The facts are, by kind (shapes are text, as in "2,4"):
+
+    * transformer layers: `norm_first`; attention: `num_heads`
+    * recurrent ones: `num_layers`, `bidirectional`, `proj_size`, `reset_after` (GRU), `wrapped=False` where the layer is a cell by itself
+      and not what one lies in, under `cell` (nnx.RNN, a layer of Keras), and `cell="optimized"` for nnx.OptimizedLSTMCell
+    * convolutions: `groups`; `transpose_kernel` of Flax's transposed ones; `depthwise` of Keras' DepthwiseConv
+    * linear maps with several axes (nnx.LinearGeneral, EinsumDense): `in_shape` and `out_shape`
+    * norms: `affine`; `use_bias` of Equinox's RMSNorm; `mode` and `momentum` (as text) of Equinox's BatchNorm
+    * PReLU: `alpha_shape`, Keras' shape of it
     """
 
     kind: str
@@ -46,7 +54,8 @@ class Slot:
     `path` is the model's own name for it. `shape` is what a file in the model's own convention holds, which is not the shape in memory
     where a layer keeps its weight another way round. `containers` names what owns each segment of the path, as Burn does
     ("Struct:Net", "Vec", "Enum:Layer"): its last `Struct:` or `Enum:` is the type that owns the tensor.
-    `tied_to` is the path of the slot that is the same tensor, met earlier. `problem`, where set, says why nothing can be put there.
+    `tied_to` is the path of the slot that is the same tensor, met earlier; `loosely` where the two are one only now, and may be given two
+    tensors. `problem`, where set, says why nothing can be put there.
     """
 
     path: str
@@ -57,6 +66,7 @@ class Slot:
     param_id: ParamId | None = None
     trainable: bool = False
     tied_to: str | None = None
+    loosely: bool = False
     problem: str | None = None
 
     @property

@@ -40,6 +40,26 @@ def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[in
     return tuple(extent for extent, _ in merged), tuple(stride for _, stride in merged)
 
 
+def restride(shape: tuple[int, ...], strides: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Give the strides by which elements that lie so have another shape of as many; None where no strides do."""
+    if 0 in shape:
+        return None
+    extents, steps = (list(found) for found in collapse(shape, strides))
+    made: list[int] = []
+    left, step = 1, 0  # of the run of elements that is being cut, the last first
+    for extent in reversed(wanted):
+        if extent == 1:
+            made.append(0)
+            continue
+        if left == 1:
+            left, step = extents.pop(), steps.pop()
+        if left % extent:
+            return None
+        made.append(step)
+        left, step = left // extent, step * extent
+    return tuple(reversed(made))
+
+
 def gather(array: NDArray[Any], dtype: np.dtype[Any] | None = None) -> NDArray[Any]:
     """Copy an array of any layout into a fresh row-major one; `dtype` is the same type in another byte order.
 

@@ -72,7 +72,7 @@ def supply_of_opened(opened: OpenedFile, options: OpenOptions) -> Supply:
     held = part.opened
     return Supply(
         entries=held.filled(),
-        layout=layout_of(opened.format, opened.metadata),
+        layout=layout_of(opened.format, opened.metadata, content=opened.container.layout),
         layers=held.container.layers,
         submodules=held.container.submodules,
         scalars=held.container.scalars,

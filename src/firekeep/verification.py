@@ -20,6 +20,8 @@ from firekeep.saving import Meter, Progress
 from firekeep.wording import count, lines, quote, size, some
 
 _SHOWN = 50
+_ARCHIVES = ("zip", "torchscript", "npz", "keras-archive")
+"""Variants that are zip archives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class VerificationReport:
 
     def _told(self) -> Iterator[str]:
         if self.tensors:
-            checked = ["structure", "checksums of the archive"] if self.variant == "zip" else ["structure"]
+            checked = ["structure", "checksums of the archive"] if self.variant in _ARCHIVES else ["structure"]
             checked += [f"{count(self.digests, 'digest')}"] if self.digests else []
             checked += ["values"] if self.values else []
             yield f"{count(self.tensors, 'tensor')}, {size(self.nbytes)}; checked: {', '.join(checked)}"
@@ -161,7 +163,7 @@ def _name_tensors(opened: OpenedFile, options: OpenOptions, findings: list[Findi
 
 def _members(opened: OpenedFile, options: OpenOptions) -> dict[str, list[str]]:
     """Name the tensors whose bytes lie in each member of a zip archive, as far as they lie there as they are."""
-    if opened.variant not in ("zip", "torchscript"):
+    if opened.variant not in _ARCHIVES:
         return {}
     spans: list[tuple[int, int, str]] = []
     directory = read_directory(opened.source, options.limits)

@@ -1,17 +1,17 @@
-"""Tensors made of tensors: permuted, cut, reshaped and joined without a byte being copied before it is drawn."""
+"""Tensors made of tensors: permuted, flipped, cut, reshaped, joined and computed; no byte is copied before it is drawn."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from firekeep.blobs import CHUNK, Blob, StridedBlob, WindowBlob
+from firekeep.blobs import CHUNK, Blob, MemoryBlob, StridedBlob, WindowBlob
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
 from firekeep.errors import EntryError, UnsupportedError
 from firekeep.ids import ParamId
-from firekeep.strides import collapse
+from firekeep.strides import collapse, restride
 
 
 def permuted(entry: TensorEntry, axes: Sequence[int]) -> TensorEntry:
@@ -32,6 +32,23 @@ def permuted(entry: TensorEntry, axes: Sequence[int]) -> TensorEntry:
     strides = tuple(laid.strides[axis] for axis in axes)
     turned = _Laid(laid.base, laid.offset, shape, strides, laid.itemsize, laid.swap)
     return TensorEntry(entry.name, entry.dtype, shape, _blob(turned), entry.param_id)
+
+
+def flipped(entry: TensorEntry, axes: Sequence[int]) -> TensorEntry:
+    """Give a tensor back to front along some axes, as `numpy.flip` does.
+
+    Tied tensors stay tied, and what is flipped back is the tensor it was.
+    """
+    if any(not 0 <= axis < len(entry.shape) for axis in axes):
+        raise EntryError(f"shape {list(entry.shape)} has not all of the axes {list(axes)}", tensor=entry.name)
+    turned = [axis for axis in axes if entry.shape[axis] > 1]
+    if not turned or entry.problem is not None or 0 in entry.shape:
+        return entry
+    laid = _lay(entry)
+    last = sum((laid.shape[axis] - 1) * laid.strides[axis] for axis in turned)
+    strides = tuple(-step if axis in turned else step for axis, step in enumerate(laid.strides))
+    back = _Laid(laid.base, laid.offset + last * laid.itemsize, laid.shape, strides, laid.itemsize, laid.swap)
+    return TensorEntry(entry.name, entry.dtype, entry.shape, _blob(back), entry.param_id)
 
 
 def sliced(entry: TensorEntry, *, axis: int, start: int, stop: int) -> TensorEntry:
@@ -56,8 +73,14 @@ def reshaped(entry: TensorEntry, shape: Sequence[int]) -> TensorEntry:
             f"shape {list(entry.shape)} holds {entry.numel} elements and {list(shape)} {math.prod(shape)}",
             tensor=entry.name,
         )
-    _itemsize(entry)
-    return replace(entry, shape=tuple(shape))
+    itemsize, shape = _itemsize(entry), tuple(shape)
+    if type(entry.blob) is StridedBlob and entry.problem is None:
+        laid = _lay(entry)
+        strides = restride(laid.shape, laid.strides, shape) if laid.base is not entry.blob else None
+        if strides is not None:  # seen through, so that what is laid back is the tensor it was
+            seen = _Laid(laid.base, laid.offset, shape, strides, itemsize, laid.swap)
+            return TensorEntry(entry.name, entry.dtype, shape, _blob(seen), entry.param_id)
+    return replace(entry, shape=shape)
 
 
 def joined(entries: Sequence[TensorEntry], *, axis: int = 0, name: str) -> TensorEntry:
@@ -84,6 +107,38 @@ def stacked(entries: Sequence[TensorEntry], *, axis: int = 0, name: str) -> Tens
     return replace(joined(layers, axis=axis, name=name), param_id=None)
 
 
+def summed(first: TensorEntry, second: TensorEntry, *, name: str) -> TensorEntry:
+    """Give the sum of two tensors of one dtype and shape, in that dtype. It is another tensor: it has no parameter id."""
+    if first.dtype is not second.dtype or first.shape != second.shape:
+        raise EntryError(
+            f"it is {first.dtype} {list(first.shape)} and cannot be added to {second.name!r}, {second.dtype} "
+            f"{list(second.shape)}",
+            tensor=first.name,
+        )
+    return _computed(first, second, _add, "sum", name=name)
+
+
+def scaled_back(entry: TensorEntry, steps: TensorEntry, *, momentum: float) -> TensorEntry:
+    """Give a running mean that began at zero without the bias of that: divided by 1 - momentum**steps, after 0 steps as it is."""
+    return _computed(entry, steps, _Debias(momentum), ("debiased", momentum), name=entry.name)
+
+
+def constant(name: str, dtype: DType, shape: Sequence[int], value: int = 0) -> TensorEntry:
+    """Give a tensor all of whose elements are one whole number. Raises `UnsupportedError` for types that NumPy has not."""
+    import numpy as np
+
+    from firekeep.arrays import entry_of, numpy_dtype
+
+    if value == 0 and dtype.kind != "quantized" and dtype.scheme is None and dtype.bits % 8 == 0:
+        return TensorEntry(name, dtype, tuple(shape), MemoryBlob(bytes(dtype.nbytes(shape))))
+    return entry_of(name, np.full(tuple(shape), value, numpy_dtype(dtype)))
+
+
+def is_ghost(entry: TensorEntry) -> bool:
+    """Say whether a tensor stands for one that is elsewhere, or is made of such."""
+    return _is_ghost(entry.blob)
+
+
 def ghost(name: str, dtype: DType, shape: Sequence[int], param_id: ParamId | None = None) -> TensorEntry:
     """Describe a tensor that has a name, a dtype and a shape, and no values: drawing them raises `EntryError`."""
     return TensorEntry(name, dtype, tuple(shape), GhostBlob(dtype.nbytes(shape)), param_id)
@@ -102,10 +157,10 @@ class GhostBlob(Blob):
 class JoinedBlob(Blob):
     """The bytes of several tensors joined along an axis before which there are `outer` rows of each."""
 
-    __slots__ = ("_outer", "_parts")
+    __slots__ = ("_outer", "parts")
 
     def __init__(self, parts: tuple[Blob, ...], *, outer: int) -> None:
-        self._parts = parts
+        self.parts = parts
         self._outer = outer
         super().__init__(sum(part.nbytes for part in parts))
 
@@ -125,31 +180,117 @@ class JoinedBlob(Blob):
     def chunks(self, size: int = CHUNK) -> Iterator[memoryview]:
         """Give the parts' pieces; along an inner axis, pieces of some rows of all parts."""
         if self._outer == 1:
-            for part in self._parts:
+            for part in self.parts:
                 yield from part.chunks(size)
         elif self.nbytes:
             yield from self._rows(size)
 
     def memory(self) -> tuple[range, ...] | None:
         """Give the memory of all parts."""
-        parts = [part.memory() for part in self._parts]
-        return None if None in parts else tuple(one for part in parts for one in part or ())
+        return _memory(self.parts)
 
     def identity(self) -> Hashable | None:
         """The same tensors joined in the same way are one tensor."""
-        parts = tuple(part.identity() for part in self._parts)
+        parts = tuple(part.identity() for part in self.parts)
         return None if None in parts else ("joined", self._outer, parts)
 
     def _rows(self, size: int) -> Iterator[memoryview]:
         import numpy as np
 
         outer = self._outer
-        tables = [np.frombuffer(part.view(), np.uint8).reshape(outer, -1) for part in self._parts if part.nbytes]
+        tables = [np.frombuffer(part.view(), np.uint8).reshape(outer, -1) for part in self.parts if part.nbytes]
         step = max(1, size * outer // self.nbytes)
         for first in range(0, outer, step):
             rows = np.concatenate([table[first : first + step] for table in tables], axis=1).reshape(-1).data
             for start in range(0, rows.nbytes, size):
                 yield rows[start : start + size]
+
+
+class ComputedBlob(Blob):
+    """Bytes computed of those of other blobs. `key` says how, so that the same of the same is one tensor."""
+
+    __slots__ = ("_key", "_make", "parts")
+
+    def __init__(
+        self, parts: tuple[Blob, ...], nbytes: int, make: Callable[[Sequence[memoryview]], memoryview], *, key: Hashable
+    ) -> None:
+        self.parts = parts
+        self._make = make
+        self._key = key
+        super().__init__(nbytes)
+
+    def view(self) -> memoryview:
+        """Compute them; nothing is kept."""
+        return self._make([part.view() for part in self.parts])
+
+    def memory(self) -> tuple[range, ...] | None:
+        """Give the memory of all parts."""
+        return _memory(self.parts)
+
+    def identity(self) -> Hashable | None:
+        """The same computed of the same tensors is one tensor."""
+        parts = tuple(part.identity() for part in self.parts)
+        return None if None in parts else ("computed", self._key, parts)
+
+
+class _Debias:
+    """Divide by 1 - momentum**steps, in the numbers' own type as JAX does."""
+
+    __slots__ = ("_momentum",)
+
+    def __init__(self, momentum: float) -> None:
+        self._momentum = momentum
+
+    def __call__(self, value: TensorEntry, steps: TensorEntry) -> object:
+        """Compute the array."""
+        from firekeep.arrays import as_array
+
+        array, count = as_array(value), int(as_array(steps).reshape(()))
+        share = array.dtype.type(1) - array.dtype.type(self._momentum) ** array.dtype.type(count)
+        return array if count == 0 else array / share
+
+
+def _add(first: TensorEntry, second: TensorEntry) -> object:
+    from firekeep.arrays import as_array
+
+    return as_array(first) + as_array(second)
+
+
+def _computed(
+    first: TensorEntry,
+    second: TensorEntry,
+    compute: Callable[[TensorEntry, TensorEntry], object],
+    key: Hashable,
+    *,
+    name: str,
+) -> TensorEntry:
+    """Compute a tensor of the first one's dtype and shape of two."""
+    bad = next((entry for entry in (first, second) if entry.problem is not None), None)
+    if bad is not None:
+        return replace(bad, name=name, shape=first.shape, param_id=None)
+    _itemsize(first)
+
+    def draw(views: Sequence[memoryview]) -> memoryview:
+        from firekeep.arrays import entry_of
+
+        pair = [replace(one, blob=MemoryBlob(view)) for one, view in zip((first, second), views, strict=True)]
+        return entry_of(name, compute(*pair)).read()
+
+    blob = ComputedBlob((first.blob, second.blob), first.blob.nbytes, draw, key=key)
+    return TensorEntry(name, first.dtype, first.shape, blob)
+
+
+def _is_ghost(blob: Blob) -> bool:
+    if isinstance(blob, StridedBlob):
+        return _is_ghost(blob.base)
+    if isinstance(blob, JoinedBlob | ComputedBlob):
+        return any(map(_is_ghost, blob.parts))
+    return isinstance(blob, GhostBlob)
+
+
+def _memory(parts: Sequence[Blob]) -> tuple[range, ...] | None:
+    memories = [part.memory() for part in parts]
+    return None if None in memories else tuple(one for memory in memories for one in memory or ())
 
 
 # Not frozen, as a TensorEntry is not: there may be tens of thousands.

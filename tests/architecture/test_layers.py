@@ -41,7 +41,8 @@ DYNAMIC = ("firekeep", "firekeep.formats", "firekeep.bridges", "firekeep.cli")
 
 # Third-party packages and the modules that may import them: at the top of the file, or inside a function only.
 AT_TOP = {
-    "numpy": ("firekeep.arrays", "firekeep.module", "firekeep.bridges.torch"),
+    "numpy": ("firekeep.arrays", "firekeep.module", "firekeep.bridges.torch", "firekeep.bridges.jax"),
+    **dict.fromkeys(("jax", "flax", "equinox", "optax"), ("firekeep.bridges.jax",)),
     "torch": ("firekeep.bridges.torch", "firekeep.learner", "firekeep.integrations"),
     "lightning": ("firekeep.integrations",),
     "transformers": ("firekeep.integrations",),
@@ -53,6 +54,8 @@ AT_TOP = {
 DEFERRED = {
     "numpy": ("firekeep",),
     "torch": ("firekeep.bridges.torch", "firekeep.learner", "firekeep.integrations"),
+    **dict.fromkeys(("jax", "flax", "equinox", "optax"), ("firekeep.bridges.jax",)),
+    "gguf": ("firekeep.formats.gguf",),
     "ml_dtypes": ("firekeep.arrays", "firekeep.tagged"),
     "cbor2": ("firekeep.formats.burnpack",),
     "rapidfuzz": ("firekeep",),
@@ -173,7 +176,7 @@ def test_nothing_inside_imports_the_package_door():
 
 
 def test_the_command_line_uses_the_library_through_its_door():
-    allowed = ("api", "models", "checkpoint", "records", "errors", "wording", "_version", "cli")
+    allowed = ("api", "models", "checkpoint", "records", "slots", "errors", "wording", "_version", "cli")
     wrong = [
         str(found)
         for found in inner()

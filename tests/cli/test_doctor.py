@@ -22,9 +22,9 @@ def test_a_file_that_opens_is_told_with_its_facts(fk: Run, cases: Path):
 
 
 def test_a_file_of_another_kind_is_named_with_a_next_step(fk: Run, cases: Path):
-    done = fk("doctor", cases / "other" / "cstudio_tiny.hdf5")
+    done = fk("doctor", cases / "other" / "mnist.onnx")
     assert done.code == 1
-    assert "an HDF5 file" in done.lines[0]
+    assert "an ONNX model" in done.lines[0]
     assert "  firekeep does not open it." in done.lines
     assert any(line.startswith("  Next: ") for line in done.lines)
 
@@ -35,7 +35,7 @@ def test_next_steps_speak_of_options(fk: Run, cases: Path):
 
 
 def test_json_is_a_list_with_an_answer_for_every_file(fk: Run, cases: Path):
-    done = fk("doctor", "--json", cases / "burn" / "burn_mnist.pt", cases / "other" / "candle_test.npy")
+    done = fk("doctor", "--json", cases / "burn" / "burn_mnist.pt", cases / "other" / "mnist.onnx")
     assert done.code == 1
     assert [answer["opens"] for answer in done.json] == [True, False]
 

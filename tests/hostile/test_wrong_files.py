@@ -322,7 +322,10 @@ KINDS = {
         "hostile/yauzl_End_of_central_directory_record_signature_not_found_Either_not_a_zip_file_or_file_is_truncated.zip",
     ),
 }
-READ = {"burnpack": "burnpack", "safetensors": "safetensors", "pytorch": "pytorch"}
+READ = {
+    "burnpack": "burnpack", "safetensors": "safetensors", "pytorch": "pytorch",
+    "npy": "numpy", "npz": "numpy", "hdf5": "hdf5", "keras": "hdf5", "gguf": "gguf",
+}
 FILES = [(path, kind) for kind, paths in KINDS.items() for path in paths]
 
 # What the refusal of a file must say, and the command or the call that its next step must name.
@@ -333,13 +336,10 @@ SAID = {
     "pytorch/tchrs_foo_v1.pt": ("model.json instead of data.pkl", "torch.jit.load"),
     "other/torchserve_noop.mar": ("its 'model.pt' is empty (0 bytes)", "unzip"),
     "other/mnist.onnx": ("an ONNX model", "onnx.load"),
-    "other/keras_model.keras": ("a Keras 3 model", "keras.saving.load_model"),
-    "other/cstudio_tiny.hdf5": ("an HDF5 file", "h5py.File"),
-    "other/las7_empty.gguf": ("a GGUF file", "gguf.GGUFReader"),
     "other/torch7_gmodule_linear.t7": ("Lua Torch7", "torchfile.load"),
     "other/equinox_multipart_serialised.eqx": ("an Equinox file", "tree_deserialise_leaves"),
-    "other/candle_test.npz": ("a NumPy .npz archive", "numpy.load"),
-    "other/mtcnn_pnet_object.npy": ("pickled Python objects", "plain arrays"),
+    "other/mtcnn_pnet_object.npy": ("a NumPy .npy file of a kind that firekeep does not read", "plain arrays"),
+    "hostile/picklescan_dns_exfiltration.npy": ("a NumPy .npy file of a kind", "would run their pickles"),
     "burn/burn_modern_lstm_model.mpk": ("a Burn record in MessagePack", "BurnpackStore"),
     "safetensors/fluxml_shard/model.safetensors.index.json": (
         "the index of a sharded safetensors checkpoint in 6 files",

@@ -14,7 +14,19 @@ from firekeep.dtypes import BY_NAME, QuantScheme, qfloat
 from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import EntryError, UnsupportedError
 from firekeep.ids import ParamId
-from firekeep.views import ghost, joined, permuted, reshaped, sliced, stacked
+from firekeep.views import (
+    constant,
+    flipped,
+    ghost,
+    is_ghost,
+    joined,
+    permuted,
+    reshaped,
+    scaled_back,
+    sliced,
+    stacked,
+    summed,
+)
 
 DTYPES = (np.float32, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.complex64, np.complex128, np.int64, np.bool_)
 SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple)
@@ -45,6 +57,82 @@ def test_permuted_is_what_numpy_transposes(data, shape, dtype):
     axes = data.draw(st.permutations(range(len(shape))))
     array = numbered(shape, dtype)
     agree(permuted(entry_of("w", array), axes), array.transpose(axes))
+
+
+@given(st.data(), SHAPES, st.sampled_from(DTYPES))
+def test_flipped_is_what_numpy_flips(data, shape, dtype):
+    axes = data.draw(st.sets(st.integers(0, len(shape) - 1)))
+    array = numbered(shape, dtype)
+    agree(flipped(entry_of("w", array), tuple(axes)), np.flip(array, tuple(axes)))
+
+
+@given(st.data(), SHAPES)
+def test_reshaped_views_are_what_numpy_reshapes(data, shape):
+    """An axis is split, and two are put together, of what is permuted and flipped."""
+    array = numbered(shape)
+    axes = data.draw(st.permutations(range(len(shape))))
+    turned = data.draw(st.sets(st.integers(0, len(shape) - 1)))
+    entry = flipped(permuted(entry_of("w", array), axes), tuple(turned))
+    array = np.flip(array.transpose(axes), tuple(turned))
+    extents = list(array.shape)
+    axis = data.draw(st.integers(0, len(extents) - 1))
+    divisors = [n for n in range(1, extents[axis] + 1) if extents[axis] % n == 0] or [1]
+    part = data.draw(st.sampled_from(divisors))
+    split = (*extents[:axis], part, extents[axis] // part, *extents[axis + 1 :])
+    agree(reshaped(entry, split), array.reshape(split))
+    agree(permuted(reshaped(entry, split), range(len(split))[::-1]), array.reshape(split).T)
+    flat = (array.size,) if axis == 0 else (np.prod(extents[: axis + 1], dtype=int).item(), *extents[axis + 1 :])
+    agree(reshaped(entry, flat), array.reshape(flat))
+    agree(reshaped(reshaped(entry, split), array.shape), array)
+
+
+@given(st.data(), SHAPES)
+def test_what_is_laid_back_is_the_tensor_it_was(data, shape):
+    entry = entry_of("w", numbered(shape))
+    axes = data.draw(st.permutations(range(len(shape))))
+    turned = tuple(data.draw(st.sets(st.integers(0, len(shape) - 1))))
+    split = (shape[axes[0]], 1, *(shape[axis] for axis in axes[1:]))
+    there = flipped(reshaped(flipped(permuted(entry, axes), turned), split), ())
+    back = permuted(flipped(reshaped(there, [shape[axis] for axis in axes]), turned), np.argsort(axes))
+    assert back.shape == entry.shape
+    assert back.blob.identity() == entry.blob.identity()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16, np.float16])
+def test_sums_are_what_numpy_adds_in_the_same_type(dtype):
+    first, second = (
+        np.linspace(-3, 3, 12).reshape(3, 4).astype(dtype),
+        np.linspace(5, 6, 12).reshape(3, 4).astype(dtype),
+    )
+    entries = entry_of("a", first), entry_of("b", second)
+    whole = summed(*entries, name="w")
+    agree(whole, first + second)
+    agree(
+        summed(flipped(entries[0], (0,)), permuted(permuted(entries[1], (1, 0)), (1, 0)), name="w"),
+        first[::-1] + second,
+    )
+    assert whole.blob.identity() == summed(*entries, name="v").blob.identity() is not None
+    assert whole.blob.memory() == (*entries[0].blob.memory(), *entries[1].blob.memory())
+    with pytest.raises(EntryError, match=r"cannot be added to 'b'"):
+        summed(entries[0], permuted(entries[1], (1, 0)), name="w")
+
+
+def test_a_running_mean_without_the_bias_of_its_beginning():
+    mean = entry_of("m", np.full(3, 0.271, np.float32))
+    agree(scaled_back(mean, entry_of("n", np.int32(0)), momentum=0.9), np.full(3, 0.271, np.float32))
+    np.testing.assert_allclose(as_array(scaled_back(mean, entry_of("n", np.int32(3)), momentum=0.9)), 1, rtol=1e-6)
+    agree(scaled_back(mean, entry_of("n", np.int32(3000)), momentum=0.99), np.full(3, 0.271, np.float32))
+
+
+def test_constants_and_ghosts():
+    assert as_array(constant("c", BY_NAME["I32"], (), 2070)) == 2070
+    assert as_array(constant("c", BY_NAME["BF16"], (2, 3))).tolist() == [[0] * 3] * 2
+    absent = ghost("g", BY_NAME["F32"], (2, 3))
+    there = entry_of("t", np.zeros((2, 3), np.float32))
+    assert is_ghost(permuted(absent, (1, 0)))
+    assert is_ghost(joined([there, absent], name="w"))
+    assert is_ghost(summed(there, absent, name="w"))
+    assert not is_ghost(summed(there, there, name="w"))
 
 
 @given(st.data(), SHAPES)

@@ -313,11 +313,12 @@ def test_a_shape_that_overflows_is_refused_by_name(shape: list[int]):
         firekeep.open(raw_safetensors({"w": described("F32", shape, 0, 16)}, FOUR))
 
 
-# InvokeAI#9564, ComfyUI-GGUF#63: a GGUF file; its reversed dimensions are never taken for a tensor's.
-def test_a_gguf_file_is_named_and_not_guessed_at():
-    with pytest.raises(firekeep.WrongFormatError, match="GGUF") as caught:
-        firekeep.open(b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + bytes(64))
-    assert caught.value.kind == "gguf"
+# InvokeAI#9564, ComfyUI-GGUF#63: a GGUF file has its dimensions reversed.
+def test_the_dimensions_of_a_gguf_file_are_turned_round():
+    table = b"\x01" + bytes(7) + b"w" + struct.pack("<I2QIQ", 2, 3, 2, 0, 0)
+    data = b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + table
+    with firekeep.open(data + bytes(-len(data) % 32) + struct.pack("<6f", *range(6))) as file:
+        assert file["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_the_largest_extent_that_a_tensor_without_elements_may_have_survives():

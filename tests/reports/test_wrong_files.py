@@ -55,14 +55,6 @@ OTHER_KINDS = {
     "a git-LFS pointer": ("lfs-pointer", "git-LFS pointer for a file of 497,764,120 bytes.*git lfs pull", LFS),
     # AI-Writer#5, yolov7#476, yolact#74, sparseml#490: an ONNX model, "invalid load key '\x08'".
     "an ONNX model": ("onnx", "ONNX model", ONNX),
-    # keras#18875: .h5, .keras and .weights.h5 mixed up.
-    "an HDF5 file": ("hdf5", "HDF5", b"\x89HDF\r\n\x1a\n" + bytes(40)),
-    "a Keras 2 file": ("keras-h5", "Keras 2", b"\x89HDF\r\n\x1a\n" + bytes(40) + b"keras_version" + bytes(40)),
-    "a Keras 3 model": (
-        "keras",
-        r"Keras 3 model \(\.keras\)",
-        zip_of({"metadata.json": b"{}", "config.json": b"{}", "model.weights.h5": b"\x89HDF\r\n\x1a\n"}),
-    ),
     # aisbom#82 (the nullifAI samples): other containers named .pt.
     "a 7z archive": ("7z", "7z archive", bytes.fromhex("377abcaf271c0004") + bytes(24)),
     "a RAR archive": ("rar", "RAR archive", b"Rar!\x1a\x07\x01\x00" + bytes(24)),
@@ -98,6 +90,24 @@ def test_another_kind_of_file_is_named_whatever_its_suffix(
         firekeep.open(path)
     assert caught.value.kind == kind
     assert str(path) in str(caught.value)
+
+
+# keras#18875: .h5, .keras and .weights.h5 mixed up.
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x89HDF\r\n\x1a\n" + bytes(40),
+        zip_of({"metadata.json": b"{}", "config.json": b"{}", "model.weights.h5": b"\x89HDF\r\n\x1a\n"}),
+    ],
+    ids=["HDF5", "a Keras 3 archive"],
+)
+def test_a_file_of_keras_is_told_by_its_content_and_a_damaged_one_is_refused(data: bytes, suffix: str, tmp_path: Path):
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes(data)
+    with pytest.raises(firekeep.FormatError, match="HDF5"):
+        firekeep.open(path)
+    assert firekeep.doctor(path).kind in ("hdf5", "keras")
 
 
 @pytest.mark.parametrize(("kind", "words", "data"), OTHER_KINDS.values(), ids=OTHER_KINDS)

@@ -212,6 +212,22 @@ def test_a_model_that_does_not_fit_refuses_all(tmp_path):
     assert report.model.errors
 
 
+def test_the_second_of_two_models_refuses_the_first_too(tmp_path):
+    write(TrainingState(model={"a": net(1), "b": net(2)}), tmp_path)
+    first, second = net(5), torch.nn.Sequential(*net(6), torch.nn.Linear(2, 2))
+    before = [one.clone() for one in first.parameters()]
+    with pytest.raises(RestoreError, match="model-b: 2 missing") as caught:
+        restore(TrainingState(model={"a": first, "b": second}), tmp_path)
+    assert all(map(torch.equal, before, first.parameters()))
+    assert "in part" not in "".join(getattr(caught.value, "__notes__", []))
+
+
+def test_another_model_is_refused_as_a_whole_though_not_all_is_asked_for(tmp_path):
+    write(trained(), tmp_path)
+    report = refused(TrainingState(model=torch.nn.Linear(3, 4), strict=False), tmp_path, "model: no name matched")
+    assert not report.model.applied
+
+
 def test_an_optimizer_of_another_kind_refuses_all(tmp_path):
     write(trained(), tmp_path)
     model = net(5)

@@ -353,9 +353,20 @@ class TestSquareWeights:
         assert not firekeep.load_into(Linear(3, 3), tmp_path / "m.bpk").notes
 
 
-def test_a_gguf_file_is_named_and_not_guessed_at():
-    with pytest.raises(firekeep.FirekeepError, match="GGUF"):
-        firekeep.load_into(nn.Linear(2, 2), b"GGUF" + struct.pack("<IQQ", 3, 0, 0) + bytes(64))
+def test_a_gguf_file_is_put_into_a_model_as_its_writer_saw_the_shapes():
+    rows = ((b"weight", (3, 2), 0), (b"bias", (2,), 32))
+    table = b"".join(
+        struct.pack("<Q", len(name)) + name + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, 0, offset)
+        for name, dims, offset in rows
+    )
+    head = b"GGUF" + struct.pack("<IQQ", 3, 2, 0) + table
+    data = head + bytes(-len(head) % 32) + struct.pack("<6f8x2f", *range(6), 7, 8)
+    model = nn.Linear(3, 2)
+    with pytest.raises(firekeep.RuleError, match="nobody said how their layers lie"):
+        firekeep.load_into(model, data)
+    firekeep.load_into(model, data, layout="torch")
+    assert model.weight.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert model.bias.tolist() == [7, 8]
 
 
 @every_kind

@@ -217,7 +217,11 @@ def test_the_suffix_decides_and_format_overrides_it(tmp_path: Path):
     [
         ("a.pt", None, r"read, not written: they are pickles.*Write \.bpk or \.safetensors"),
         ("a.ckpt", None, "they are pickles"),
-        ("a.h5", None, r"no format is known by the suffix '\.h5'. Use one of \.bpk, \.safetensors"),
+        ("a.onnx", None, r"no format is known by the suffix '\.onnx'. Use one of \.bpk, \.safetensors"),
+        ("a.h5", None, r"hdf5 files are read, not written: Keras writes its own. Write \.bpk or \.safetensors instead"),
+        ("a.npz", None, r"numpy files are read, not written"),
+        ("a.gguf", None, r"gguf files are read, not written"),
+        ("a.msgpack", None, r"flax files are read, not written"),
         ("a", None, r"Use one of \.bpk, \.safetensors"),
         ("a.bpk", "pytorch", "they are pickles"),
         ("a.bpk", "onnx", "there is no format 'onnx' to write: one of burnpack, safetensors"),

@@ -8,13 +8,14 @@ from typing import Any
 
 from firekeep import floats
 from firekeep.applying._alias import reads_itself
+from firekeep.applying._anew import Anew
 from firekeep.applying._attempt import Attempt, choose_layout, offer, other_layout
 from firekeep.applying._counters import counters
 from firekeep.applying._job import Hold, LoadJob
 from firekeep.applying._ranges import find_outside
 from firekeep.applying._stage import stage
 from firekeep.applying._ties import Shared, share
-from firekeep.bridges import Bridge, Filling, bridge_of
+from firekeep.bridges import Bridge, Filling, bridge_of, remaker_of
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, RuleError, TruncatedError
@@ -28,7 +29,7 @@ from firekeep.slots import Outline, Slot
 from firekeep.supply import Supply
 from firekeep.wording import count, some
 
-__all__ = ["Hold", "LoadJob", "load_into", "preview"]
+__all__ = ["Hold", "LoadJob", "load_as", "load_into", "preview"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +50,8 @@ class _Load:
     remedies: list[Remedy] = field(default_factory=list)
     shared: Shared = field(default_factory=Shared)
     counted: tuple[str, ...] = ()
-    """Counters of batches that the file keeps as scalars: places of the model, and no tensors of the file."""
+    """Counters of batches that the file keeps as scalars, and what is made up since the file cannot have it: places of the model, and no
+    tensors of the file."""
 
 
 def load_into(obj: Any, supply: Supply, job: LoadJob) -> LoadReport:
@@ -57,7 +59,17 @@ def load_into(obj: Any, supply: Supply, job: LoadJob) -> LoadReport:
 
     A load that is refused has changed nothing and raises `LoadError` with the whole report.
     """
-    bridge = bridge_of(obj)
+    return _load_over(bridge_of(obj), obj, supply, job)
+
+
+def load_as(obj: Any, supply: Supply, job: LoadJob) -> tuple[Any, LoadReport]:
+    """Make an object like another with tensors in it; see `firekeep.load_as`."""
+    bridge = Anew(remaker_of(obj), obj)
+    report = _load_over(bridge, obj, supply, job)
+    return bridge.made, report
+
+
+def _load_over(bridge: Bridge, obj: Any, supply: Supply, job: LoadJob) -> LoadReport:
     with collector_paused():
         load = _prepare(bridge.outline(obj), supply, job, target=type(obj).__name__)
     report = _report(load, applied=None)
@@ -135,7 +147,8 @@ def _settle(load: _Load, chosen: set[str]) -> None:
     load.notes += [told] if told is not None else []
     settled = [entry for entry in made.entries if entry.name in chosen]
     kept = list(counters(load.supply, load.outline, tried, chosen))
-    load.counted = tuple(entry.name for entry in kept)
+    made_up = [entry.name for entry in settled if entry.name in tried.wanted.no_counterpart]
+    load.counted = (*(entry.name for entry in kept), *made_up)
     settled += kept
     load.shared = share(settled, slots)
     load.problems += load.shared.conflicts
@@ -177,13 +190,13 @@ def _fill(bridge: Bridge, obj: Any, load: _Load) -> LoadReport:
     try:
         bridge.fill(obj, load.fillings, done)
     except FirekeepError as error:
-        raise _failure(load, done, error) from error
+        raise _failure(load, done, error, touched=not isinstance(bridge, Anew)) from error
     return _report(load, applied=load.shared.names(done))
 
 
-def _failure(load: _Load, done: list[str], error: FirekeepError) -> LoadError:
+def _failure(load: _Load, done: list[str], error: FirekeepError, *, touched: bool = True) -> LoadError:
     load.problems.append(Problem(kind="read", name=_broken_off(load, done, error), message=error.message))
-    if not load.job.stage:
+    if touched and not load.job.stage:
         load.notes.append(
             "others may hold some of the new numbers; with stage=True all is read before anything is changed"
         )
@@ -249,8 +262,8 @@ def _with_counters(made: LoadReport, counted: Sequence[str], *, planned: bool) -
 
 
 def _ids_restored(load: _Load, applied: Sequence[str] | None) -> int:
-    """Count the parameters that took over an id, or would; a tree of arrays keeps none."""
-    if load.outline.convention is None:
+    """Count the parameters that took over an id, or would; trees of arrays and models of JAX keep none."""
+    if load.outline.convention not in ("torch", "burn"):
         return 0
     names = None if applied is None else frozenset(applied)
     reached = [one for one in load.fillings if names is None or one.slot.path in names]

@@ -9,8 +9,9 @@ from firekeep.applying._job import LoadJob
 from firekeep.applying._wants import Wanted, list_wants
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError, UnsupportedError
-from firekeep.layouts import CONVENTIONS, UNSPECIFIED, FileLayout
+from firekeep.layouts import BURNS, CONVENTIONS, UNSPECIFIED, FileLayout
 from firekeep.matching import MatchOptions, Plan, Remedy, plan
+from firekeep.rules.layout import SIDES
 from firekeep.slots import Convention, Outline
 from firekeep.supply import Supply
 from firekeep.views import permuted
@@ -100,7 +101,7 @@ def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Conven
 
 
 def _overlook(found: Plan, wanted: Wanted, counters: frozenset[str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
-    """Set aside what the other side cannot have: counters of batches, and further names of a tensor that was found."""
+    """Set aside what the other side cannot have: counters of batches, states of random numbers, and further names of a tensor."""
     overlooked = list(wanted.no_counterpart)
     missing, notes = [], []
     filled = dict.fromkeys(path for pair in found.pairs for path in pair.want.slots)
@@ -108,8 +109,9 @@ def _overlook(found: Plan, wanted: Wanted, counters: frozenset[str]) -> tuple[Pl
     roots: dict[str | None, str] = {}
     for path in filled:
         roots.setdefault(ties.get(path), path)
+    random = {slot.path for slot in wanted.outline if slot.layer is not None and slot.layer.kind == "rng_state"}
     for want in found.missing:
-        if want.name.rpartition(".")[2] == COUNTER:
+        if want.name.rpartition(".")[2] == COUNTER or (want.slots and random.issuperset(want.slots)):
             overlooked.append(want.paths[0])
         elif (
             want.slots
@@ -152,7 +154,7 @@ def choose_layout(
     default = supply.layout.name
     if default == "torch":
         return attempt(outline, chosen, offered, "torch", job), ()
-    tries = {name: attempt(outline, chosen, offered, name, job) for name in CONVENTIONS}
+    tries = {name: attempt(outline, chosen, offered, name, job) for name in BURNS}
     good = [name for name, tried in tries.items() if not tried.plan.missing and not tried.plan.mismatched]
     if not good:
         best = max(map(_filled, tries.values()))
@@ -174,20 +176,25 @@ def _unspecified(outline: Outline, chosen: set[str], offered: Offered, supply: S
     """Take arrays of which nobody said how their layers lie for what the model has, where it makes no difference."""
     if outline.convention is None:
         return attempt(outline, chosen, offered, None, job)
-    tries = {name: attempt(outline, chosen, offered, name, job) for name in CONVENTIONS}
-    if _differ(tries["torch"], tries["burn"]):
+    own = outline.convention
+    tries = {name: attempt(outline, chosen, offered, name, job) for name in dict.fromkeys((own, *BURNS))}
+    found = _filled(tries[own])
+    others = [name for name, tried in tries.items() if own in BURNS or _filled(tried) >= found]
+    if any(_differ(tries[own], tries[name]) for name in others):
         raise RuleError(
             "the file holds arrays of which nobody said how their layers lie",
             path=supply.where,
-            remedy="Say what it is: layout='torch' or layout='burn'.",
+            remedy=f"Say what it is: {' or '.join(f'layout={name!r}' for name in sorted(tries, reverse=True))}.",
         )
-    return tries[outline.convention]
+    return tries[own]
 
 
 def _refuse_turned(outline: Outline, layout: str | None, offered: Offered, supply: Supply) -> None:
     """Refuse tensors that may have to be turned round for a state dict, which does not tell its layers."""
-    unclear = [entry.name for entry in offered.entries if len(entry.shape) == 2]
-    if layout in (None, outline.convention) or not unclear:
+    known = (None, outline.convention)
+    burns = layout in (None, *BURNS) and outline.convention in BURNS  # between these two, convolutions lie alike
+    unclear = [entry.name for entry in offered.entries if len(entry.shape) == 2 or (len(entry.shape) > 2 and not burns)]
+    if layout in known or not unclear:
         return
     raise RuleError(
         f"the tensors lie as {layout!r} has them, those of a state dict as {outline.convention!r} has them, and nothing tells which "
@@ -226,20 +233,22 @@ def _forms(tried: Attempt) -> list[tuple[str, str]]:
 
 
 def other_layout(outline: Outline, chosen: set[str], offered: Offered, tried: Attempt, job: LoadJob) -> Remedy | None:
-    """Try the file in the other layout, and give it as a remedy if it would then fit better."""
-    if outline.convention is None or not tried.plan.mismatched:
+    """Try the file in the other layouts, and give the one in which it fits best as a remedy if that is better than now."""
+    own = outline.convention
+    if own is None or not (tried.plan.mismatched or tried.plan.missing):
         return None
-    now = tried.wanted.layout or outline.convention
+    now, best = tried.wanted.layout or own, None
     for name in CONVENTIONS:
         if name == now:
             continue
         found = attempt(outline, chosen, offered, name, job).plan
         gain = len(found.pairs) - len(tried.plan.pairs)
-        if gain > 0 and len(found.mismatched) < len(tried.plan.mismatched):
-            return Remedy(
-                reason=f"in the layout of {name.capitalize() if name == 'burn' else 'PyTorch'} the shapes fit",
+        fewer = len(found.mismatched) < len(tried.plan.mismatched) or not (found.mismatched or tried.plan.mismatched)
+        if fewer and gain > (0 if best is None else best.gain):
+            best = Remedy(
+                reason=f"in the layout of {SIDES[name]} {'the shapes fit' if tried.plan.mismatched else 'the names are these'}",
                 python=f"layout={name!r}",
                 cli=f"--layout {name}",
                 gain=gain,
             )
-    return None
+    return best

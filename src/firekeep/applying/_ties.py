@@ -24,16 +24,24 @@ class Shared:
 
 
 def share(entries: Sequence[TensorEntry], slots: Mapping[str, Slot]) -> Shared:
-    """Keep one tensor for each group of tied slots; where the file has others under its further names they must be the same numbers."""
+    """Keep one tensor for each group of tied slots; where the file has others under its further names they must be the same numbers.
+
+    Slots that are tied loosely part where they are others.
+    """
     first: dict[str, TensorEntry] = {}
     followers: dict[str, tuple[str, ...]] = {}
+    parted: list[TensorEntry] = []
     conflicts: list[Problem] = []
     for entry in entries:
         root = slots[entry.name].tied_to or entry.name
         kept = first.setdefault(root, entry)
         if kept is entry:
             continue
-        if not _same(kept, entry):
+        same = _same(kept, entry)
+        if not same and (slots[entry.name].loosely or slots[kept.name].loosely):
+            parted.append(entry)
+            continue
+        if not same:
             conflicts.append(
                 Problem(
                     kind="tie",
@@ -43,7 +51,7 @@ def share(entries: Sequence[TensorEntry], slots: Mapping[str, Slot]) -> Shared:
             )
             continue
         followers[kept.name] = (*followers.get(kept.name, ()), entry.name)
-    return Shared(entries=tuple(first.values()), followers=followers, conflicts=tuple(conflicts))
+    return Shared(entries=(*first.values(), *parted), followers=followers, conflicts=tuple(conflicts))
 
 
 def _unlike(first: TensorEntry, second: TensorEntry) -> str:

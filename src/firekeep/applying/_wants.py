@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from firekeep.entry import TensorEntry
 from firekeep.matching import Want
-from firekeep.rules.layout import Translation, rename_paths, spellings, translate, translate_layers
+from firekeep.rules.layout import Translation, rename_paths, spellings, tell_facts, translate, translate_layers
 from firekeep.slots import Convention, Layer, Outline, Slot
 from firekeep.views import ghost, permuted
 
@@ -72,14 +72,15 @@ def list_wants(outline: Outline, layout: Convention | None, *, in_rows: bool = F
             turned=turned,
         )
         return _spelled(plain, wants)
-    made = translate(ghosts, outline.layers, source=own, target=layout)
+    layers = tell_facts(outline.layers, ghosts, own)
+    made = translate(ghosts, layers, source=own, target=layout)
     wants = [_want(entry, made.origins[entry.name], slots) for entry in made.entries]
     wanted = Wanted(
         outline=outline,
         layout=layout,
         wants=(),
-        layers=translate_layers(outline.layers, source=own, target=layout),
-        modules=frozenset(rename_paths(outline.modules, outline.layers, source=own, target=layout).values()),
+        layers=translate_layers(layers, source=own, target=layout),
+        modules=frozenset(rename_paths(outline.modules, layers, source=own, target=layout).values()),
         no_counterpart=made.no_counterpart,
         unholdable=made.problems,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, cast
 
-from firekeep.bridges._protocol import Bridge, Filling, check_fillings
+from firekeep.bridges._protocol import Bridge, Filling, Remaker, check_fillings
 from firekeep.entry import TensorEntry
 from firekeep.errors import UnsupportedError
 from firekeep.slots import Outline
@@ -16,9 +16,11 @@ __all__ = [
     "Bridge",
     "BridgeRow",
     "Filling",
+    "Remaker",
     "bridge_of",
     "check_fillings",
     "entries_of",
+    "remaker_of",
     "slots_of",
 ]
 
@@ -40,6 +42,7 @@ BRIDGES = {
     row.name: row
     for row in (
         BridgeRow(name="torch", takes="a torch.nn.Module"),
+        BridgeRow(name="jax", takes="an nnx, Equinox or Linen model of JAX's"),
         BridgeRow(name="native", takes="a firekeep.Module"),
         BridgeRow(name="plain", takes="dicts, lists or dataclasses of arrays"),
     )
@@ -57,6 +60,17 @@ def bridge_of(obj: object) -> Bridge:
         f"an object of type {kind.__module__}.{kind.__qualname__} holds no tensors that can be told",
         remedy=f"Give {' or '.join(row.takes for row in BRIDGES.values())}.",
     )
+
+
+def remaker_of(obj: object) -> Remaker:
+    """Find the member that owns an object and can make another of it; raises `UnsupportedError` for models that are changed in place."""
+    bridge = bridge_of(obj)
+    if not hasattr(bridge, "filled"):
+        raise UnsupportedError(
+            f"a {type(obj).__name__} is a model that is changed in place, and no other is made of it",
+            remedy="Use load_into, with a copy of the model if this one is to stay.",
+        )
+    return cast(Remaker, bridge)
 
 
 def slots_of(obj: Any) -> Outline:

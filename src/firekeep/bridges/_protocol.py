@@ -56,6 +56,18 @@ class Bridge(Protocol):
         ...
 
 
+class Remaker(Bridge, Protocol):
+    """A member whose objects can be made anew with other tensors in them, whether they can be changed or not."""
+
+    def outline_anew(self, obj: Any) -> Outline:
+        """Describe the places of an object as `outline` does; containers that never change stand in nobody's way."""
+        ...
+
+    def filled(self, obj: Any, fillings: Sequence[Filling], done: list[str]) -> Any:
+        """Make an object like another, with tensors in it; the other stays as it is. What is not filled is in both."""
+        ...
+
+
 def check_fillings(fillings: Sequence[Filling]) -> None:
     """Refuse, naming the slot, what cannot be filled: a slot or an entry with a problem, another shape, values of another kind."""
     for filling in fillings:

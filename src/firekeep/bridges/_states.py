@@ -8,6 +8,7 @@ from typing import Any
 
 from firekeep.dtypes import DType
 from firekeep.ids import ParamId
+from firekeep.slots import Convention
 
 Nested = Any
 """Plain data with tensors in it, as `TensorEntry`, at any depth of lists, tuples and dicts."""
@@ -35,7 +36,8 @@ class OptimizerState:
     """An optimizer: its class, the options of its groups, and its parameters in the order of the model.
 
     `base` is the class of the framework's own that it derives from, "" where there is none. `extra` is what its state dict holds
-    besides states and groups.
+    besides states and groups. `convention` is the one that the model's names and shapes follow, None where nothing tells its layers.
+    Without `has_ids` the ids are made of the names, and tell no more than they do.
     """
 
     kind: str
@@ -43,6 +45,8 @@ class OptimizerState:
     groups: tuple[Mapping[str, Nested], ...]
     params: tuple[ParamState, ...]
     extra: Mapping[str, Nested] = field(default_factory=dict)
+    convention: Convention | None = "torch"
+    has_ids: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -357,7 +357,8 @@ def _of_other_runs(steps: Sequence[StepInfo], saved: StepInfo) -> tuple[str, ...
 def _sections(state: Savable) -> list[Section]:
     """Take a state apart, and refuse sections that would become one file."""
     if not callable(getattr(state, "sections", None)):
-        raise TypeError(f"a state with sections() and restore(opened) is needed, not {type(state).__name__}")
+        needed = "a state with sections() and restore(opened) is needed, such as a firekeep.training.TrainingState"
+        raise TypeError(f"{needed}, not {type(state).__name__}")
     sections = list(state.sections())
     if not sections:
         raise RuleError("the state has no sections: nothing would be saved")

@@ -94,7 +94,8 @@ def _say_usage(error: click.UsageError) -> str:
         known = ", ".join(group.list_commands(error.ctx)) if isinstance(group, click.Group) else ""
         return f"no command given. Commands: {known}. See {error.ctx.command_path} -h"
     hint = f" See {error.ctx.command_path} -h" if error.ctx is not None else ""
-    return f"{error.format_message().rstrip('.')}.{hint}"
+    said = error.format_message().rstrip(".")
+    return f"{said}{'' if said.endswith('?') else '.'}{hint}"
 
 
 @contextmanager

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 import click
+
+from firekeep.slots import Convention
 
 if TYPE_CHECKING:
     from firekeep.rules import KeyRemapper
 
 _Command = TypeVar("_Command", bound=Callable[..., int])
+
+LAYOUTS: tuple[str, ...] = get_args(Convention)
 
 as_json_option = click.option(
     "--json", "as_json", is_flag=True, help="Write JSON to standard output, and nothing else."

@@ -167,6 +167,10 @@ def _left(name: str) -> str:
 def _hints(catalog: Catalog) -> Sequence[str]:
     from firekeep import checkpoint
 
+    above = catalog.directory.parent
+    names = [info.folder.name for info in checkpoint.scan_steps(above).steps]
+    if catalog.directory.name in names:
+        return [f"it is one of the {count(len(names), 'step')} of {above}: give that"]
     below = [catalog.directory / name for name in ("checkpoint", "checkpoints")]
     return [f"there are steps in {place}: give that" for place in below if checkpoint.scan_steps(place).steps]
 

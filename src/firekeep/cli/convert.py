@@ -8,7 +8,7 @@ import click
 
 from firekeep.cli import _output, _reports
 from firekeep.cli._errors import YES
-from firekeep.cli._options import as_json_option, examples, rename_options, renames
+from firekeep.cli._options import LAYOUTS, as_json_option, examples, rename_options, renames
 from firekeep.cli._progress import progress_bar
 
 
@@ -43,8 +43,9 @@ class _Pair(click.ParamType[tuple[str, str]]):
 @rename_options
 @click.option(
     "--layout",
-    type=click.Choice(("torch", "burn")),
-    help="Turn layers the way PyTorch or Burn has them. Default: as they are.",
+    type=click.Choice(LAYOUTS),
+    metavar="LAYOUT",
+    help="Turn layers the way one has them: torch, burn, flax (NNX), linen, equinox, keras. Default: as they are.",
 )
 @click.option(
     "--like",
@@ -90,8 +91,8 @@ def command(
     SRC's names and come before renames. DST appears whole or not at all. Where SRC has digests, what is copied is compared
     with them, and DST gets its own; archive checksums are for `firekeep verify`.
 
-    With --layout, Linear weights are turned round and norms renamed as PyTorch or Burn has them; where nothing tells what
-    a tensor belongs to, or which way round it lies, that is refused.
+    With --layout, weights are turned round and renamed as a framework has them ("flax" is NNX); where nothing tells what a
+    tensor belongs to, or which way round it lies, that is refused.
     """
     from firekeep import api
 

@@ -9,7 +9,7 @@ import click
 
 from firekeep.cli import _output, _reports
 from firekeep.cli._errors import NO, YES, narrower
-from firekeep.cli._options import as_json_option, examples, rename_options, renames
+from firekeep.cli._options import LAYOUTS, as_json_option, examples, rename_options, renames
 from firekeep.wording import quote
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ _SOME = 3
 @click.option("--include", multiple=True, metavar="REGEX", help="Fill only places of FILE2 that match. Repeatable.")
 @click.option("--exclude", multiple=True, metavar="REGEX", help="Leave places of FILE2 that match. Repeatable.")
 @click.option(
-    "--layout", type=click.Choice(("torch", "burn")), help="How FILE's layers lie, if FILE does not say it rightly."
+    "--layout",
+    type=click.Choice(LAYOUTS),
+    metavar="LAYOUT",
+    help="How FILE's layers lie, if FILE does not say it rightly: torch, burn, flax, linen, equinox, keras.",
 )
 @click.option("--exact", is_flag=True, help="Take equal names only; look through no wrappers and other spellings.")
 @click.option(

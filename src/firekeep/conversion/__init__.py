@@ -214,7 +214,8 @@ def _rework(plan: _Plan, job: Job) -> None:
 
 
 def _lay_out(plan: _Plan, job: Job) -> None:
-    source = layout_of(plan.part.opened.format, plan.part.opened.metadata).name
+    opened = plan.part.opened
+    source = layout_of(opened.format, opened.metadata, content=opened.container.layout).name
     if job.layout is None or job.layout == source:
         return
     held = plan.part.opened.container

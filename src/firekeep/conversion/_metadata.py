@@ -34,10 +34,11 @@ def merge(opened: OpenedFile, row: Format, given: Mapping[str, str], *, layout: 
     for key in (digests.KEY, TIES):
         kept.pop(key, None)
     dropped = []
-    if kept.get("format") in FORMATS and kept["format"] != row.name:
+    named = FORMATS.get(kept.get("format", ""))
+    if named is not None and named.writes and named is not row:
         dropped.append("format")
         del kept["format"]
-    layout = layout or given.get(LAYOUT) or layout_of(opened.format, opened.metadata).name
+    layout = layout or given.get(LAYOUT) or layout_of(opened.format, opened.metadata, content=held.layout).name
     kept.pop(LAYOUT, None)
     if layout != row.layout:
         kept[LAYOUT] = layout

@@ -89,6 +89,34 @@ FORMATS = {
             writes=False,
             why_not=": they are pickles, programs that run where they are loaded",
         ),
+        Format(
+            name="numpy",
+            suffixes=(".npz", ".npy"),
+            writes=False,
+            why_not=": NumPy writes them, and they have no type for bfloat16",
+            layout="unspecified",
+        ),
+        Format(
+            name="flax",
+            suffixes=(".msgpack",),
+            writes=False,
+            why_not=": flax.serialization writes them",
+            layout="unspecified",
+        ),
+        Format(
+            name="hdf5",
+            suffixes=(".h5", ".hdf5", ".keras"),
+            writes=False,
+            why_not=": Keras writes its own",
+            layout="unspecified",
+        ),
+        Format(
+            name="gguf",
+            suffixes=(".gguf",),
+            writes=False,
+            why_not=": the converters of llama.cpp write them, and know what each kind of model needs",
+            layout="unspecified",
+        ),
     )
 }
 

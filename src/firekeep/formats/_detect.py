@@ -25,7 +25,7 @@ _INSTRUCTIONS_READ = 32
 
 
 def detect(source: Source, *, limits: Limits = DEFAULT_LIMITS) -> str:
-    """Name the format that reads a file: "burnpack", "safetensors" or "pytorch".
+    """Name the format that reads a file: a row of the family's table.
 
     Raises `WrongFormatError` for anything else, with what it is and what to do; `FormatError` for a damaged zip archive.
     """
@@ -116,7 +116,7 @@ def _is_safetensors(head: bytes) -> bool:
 
 
 def _identify_other(source: Source, head: bytes, limits: Limits) -> Identity | None:
-    """Name what firekeep does not read, and what no fixed bytes tell."""
+    """Name what firekeep does not read, what it reads for those who arrive with it, and what no fixed bytes tell."""
     from firekeep.formats._named_binaries import identify_binary, identify_zeros
     from firekeep.formats._named_texts import identify_plain_text, identify_text
     from firekeep.formats._packed import identify_packed

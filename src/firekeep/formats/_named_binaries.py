@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
-from typing import Literal, NamedTuple
 
 from firekeep.blobs import Source
 from firekeep.formats._protobuf import identify_protobuf
@@ -14,7 +12,6 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 _NPY = b"\x93NUMPY"
 _TABLE_FOOTER = bytes.fromhex("57fb808b247547db")
 _SEARCHED = 1 << 20
-OBJECTS_UNREAD = "firekeep does not read pickled objects in NumPy files: ask for the file with plain arrays."
 
 
 def identify_binary(source: Source, head: bytes) -> Identity | None:
@@ -31,106 +28,28 @@ def identify_binary(source: Source, head: bytes) -> Identity | None:
     return None
 
 
-class NpyHeader(NamedTuple):
-    """What the header of an .npy file says: in words, and whether `firekeep.save_file` takes such an array."""
-
-    text: str
-    plain: bool
-    pickled: bool
-
-
-def read_npy_header(head: bytes) -> NpyHeader:
-    """Read dtype and shape of an .npy header without evaluating it."""
-    start = head[:1024]
-    descr = re.search(rb"'descr':\s*(?:'([^']{1,40})'|\[)", start)
-    shape = re.search(rb"'shape':\s*\(([\d,\s]{0,200})\)", start)
-    if not start.startswith(_NPY) or descr is None or shape is None:
-        return NpyHeader("with an unreadable header", plain=False, pickled=False)
-    dtype = (descr[1] or b"records").decode(errors="replace")
-    sides = ", ".join(side.strip().decode() for side in shape[1].split(b",") if side.strip())
-    return NpyHeader(
-        f"{dtype} [{sides}]",
-        plain=re.fullmatch(r"[<>|=]?(b1|[iu][1248]|f[248]|c8)", dtype) is not None,
-        pickled=re.search(rb"'[<>|=]?O\d*'", start) is not None,
-    )
-
-
-def load_call(source: Source) -> str:
-    """Write the NumPy call that reads the file."""
-    return f"numpy.load({source.path!r})" if source.path is not None else "numpy.load(FILE)"
-
-
-def new_name(source: Source) -> str:
-    """Name the file that converted arrays go to."""
-    return str(PurePath(source.path or "model").with_suffix(".safetensors"))
-
-
 def _name_npy(source: Source, head: bytes) -> Identity | None:
     if not head.startswith(_NPY):
         return None
-    header = read_npy_header(head)
-    facts = (("array", header.text),)
-    if header.pickled:
-        title = "a NumPy .npy file of pickled Python objects"
-        return Identity(kind="npy", title=title, facts=facts, next_step=OBJECTS_UNREAD)
     if bytes(source.view(0, min(source.size, _SEARCHED))).count(_NPY) > 1:
         return Identity(
             kind="equinox",
             title="several NumPy arrays in a row, as Equinox and repeated numpy.save write them: arrays without names",
-            facts=facts,
             next_step="firekeep does not read it yet; `equinox.tree_deserialise_leaves` does, with the model as the template.",
         )
-    call = load_call(source)
-    return Identity(
-        kind="npy",
-        title="a NumPy .npy file: one array without a name",
-        facts=facts,
-        next_step=f"Read it with NumPy and keep it under a name: `firekeep.save_file({{'weight': {call}}}, "
-        f"{new_name(source)!r}, overwrite=False)`."
-        if header.plain
-        else f"Read it with NumPy: `{call}`.",
-    )
+    return Identity(kind="npy", title="a NumPy .npy file", format="numpy")
 
 
 def _name_hdf5(source: Source, head: bytes) -> Identity | None:
     if not head.startswith(_HDF5) and not (source.size >= 520 and head[512:520] == _HDF5):
         return None
-    start = bytes(source.view(0, min(source.size, _SEARCHED)))
-    if b"_layer_checkpoint_dependencies" in start:
-        return Identity(
-            kind="keras-h5",
-            title="a Keras 3 weights file (HDF5)",
-            next_step="firekeep does not read Keras files yet; `model.load_weights` does, in the model that has these layers.",
-        )
-    if any(sign in start for sign in (b"keras_version", b"model_weights", b"layer_names")):
-        return Identity(
-            kind="keras-h5",
-            title="a Keras 2 file (HDF5)",
-            next_step="firekeep does not read Keras files yet; `keras.models.load_model` or `model.load_weights` does.",
-        )
-    return Identity(
-        kind="hdf5",
-        title="an HDF5 file",
-        next_step="firekeep does not read HDF5 yet; `h5py.File` does: its datasets are arrays that `firekeep.save_file` takes.",
-    )
+    return Identity(kind="hdf5", title="an HDF5 file, as Keras and h5py write it", format="hdf5")
 
 
 def _name_gguf(_: Source, head: bytes) -> Identity | None:
     if not head.startswith(b"GGUF"):
         return None
-    facts: list[tuple[str, str]] = []
-    if len(head) >= 24:
-        order: Literal["little", "big"] = "little" if head[6:8] == b"\0\0" else "big"
-        version, tensors, pairs = (int.from_bytes(head[a:b], order) for a, b in ((4, 8), (8, 16), (16, 24)))
-        facts = [("version", str(version)), ("byte order", order)]
-        if version >= 2:
-            facts += [("tensors", f"{tensors:,}"), ("metadata entries", f"{pairs:,}")]
-    return Identity(
-        kind="gguf",
-        title="a GGUF file, as llama.cpp uses it",
-        facts=tuple(facts),
-        next_step="firekeep does not read GGUF yet; `gguf.GGUFReader` of the package gguf does.",
-    )
+    return Identity(kind="gguf", title="a GGUF file, as llama.cpp uses it", format="gguf")
 
 
 def _name_torch7(_: Source, head: bytes) -> Identity | None:
@@ -167,12 +86,7 @@ def _name_msgpack(_: Source, head: bytes) -> Identity | None:
             facts=facts,
             next_step="Load it with its recorder in Burn 0.21 or older, and save the model there with BurnpackStore as .bpk.",
         )
-    return Identity(
-        kind="msgpack",
-        title="a MessagePack file, as Flax writes weights",
-        facts=facts,
-        next_step="firekeep does not read it yet; `flax.serialization.msgpack_restore` does, given the file's bytes.",
-    )
+    return Identity(kind="msgpack", title="a MessagePack file, as Flax writes weights", format="flax")
 
 
 def _name_ctranslate2(_: Source, head: bytes) -> Identity | None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import PurePath, PurePosixPath
 
 from firekeep.blobs import Source
-from firekeep.errors import FirekeepError, FormatError, TruncatedError, UnsupportedError
-from firekeep.formats._signatures import DISTRIBUTED, HEAD, OTHER_FILE, Identity, count_bytes, shell_name
+from firekeep.errors import FormatError, TruncatedError, UnsupportedError
+from firekeep.formats._signatures import DISTRIBUTED, OTHER_FILE, Identity, count_bytes, shell_name
 from firekeep.formats._zip import ZipDirectory, ZipMember, read_directory
 from firekeep.formats._zip_records import (
     FLAG_ENCRYPTED,
@@ -25,6 +25,8 @@ from firekeep.formats._zip_records import (
 from firekeep.limits import Limits
 
 _MODEL_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".th", ".safetensors", ".bpk", ".onnx", ".h5", ".gguf", ".npz")
+
+_KERAS_WEIGHTS = "model.weights.h5"
 
 _TOUCHED = 256
 _SMALL = 1 << 20
@@ -55,12 +57,6 @@ _BY_NAME: tuple[tuple[str, tuple[str, ...], str, str | None], ...] = (
         None,
     ),
     ("stable-baselines", (r"^parameter_list$",), "a Stable-Baselines model of TensorFlow times", None),
-    (
-        "keras",
-        (r"^model\.weights\.h5$",),
-        "a Keras 3 model (.keras)",
-        "firekeep does not read Keras files yet; `keras.saving.load_model` does.",
-    ),
     ("tf-saved-model", (r"(^|/)saved_model\.pb(txt)?$",), "a zipped TensorFlow SavedModel", None),
     ("docx", (r"^word/document\.xml$",), "a Word document", OTHER_FILE),
     ("xlsx", (r"^xl/workbook\.xml$",), "an Excel workbook", OTHER_FILE),
@@ -150,6 +146,8 @@ def _name(source: Source, directory: ZipDirectory) -> Identity:
         )
     if any(is_torch_root(name) for name in members):
         return Identity(kind="pytorch", title="a PyTorch file (zip)", format="pytorch")
+    if _KERAS_WEIGHTS in members:
+        return Identity(kind="keras", title="a Keras 3 model (.keras)", format="hdf5")
     for kind, patterns, title, step in _BY_NAME:
         if all(any(re.search(pattern, name) for name in members) for pattern in patterns):
             return Identity(
@@ -185,7 +183,7 @@ def _name_by_all(source: Source, directory: ZipDirectory, facts: tuple[tuple[str
     members = directory.members
     files = [name for name in members if not name.endswith("/")]
     if files and all(name.endswith(".npy") for name in files):
-        return _name_npz(source, directory, facts)
+        return Identity(kind="npz", title="a NumPy .npz archive", format="numpy")
     if any(re.search(r"(^|/)data/\d+$", name) for name in files) and any(
         name.endswith(("/version", "/byteorder")) for name in files
     ):
@@ -253,35 +251,3 @@ def advise_unzip(source: Source, members: Mapping[str, ZipMember]) -> str | None
     ]
     best = max(preferred or found, key=lambda member: member.size)
     return f"Take the file out and open it: `unzip {shell_name(source)} {best.name}`."
-
-
-def _name_npz(source: Source, directory: ZipDirectory, facts: tuple[tuple[str, str], ...]) -> Identity:
-    from firekeep.formats._named_binaries import OBJECTS_UNREAD, load_call, new_name, read_npy_header
-
-    arrays, odd = [], []
-    for name, member in list(directory.members.items())[:_TOUCHED]:
-        try:
-            chunk = next(directory.blob(member).chunks(HEAD), memoryview(b""))
-        except FirekeepError:
-            odd.append(name)
-            continue
-        header = read_npy_header(bytes(chunk))
-        arrays.append(f"{name.removesuffix('.npy')} {header.text}")
-        if header.pickled:
-            return Identity(
-                kind="npz",
-                title=f"a NumPy .npz archive with pickled Python objects in {quote(name)}",
-                facts=facts,
-                next_step=OBJECTS_UNREAD,
-            )
-        if not header.plain:
-            odd.append(name)
-    call = load_call(source)
-    return Identity(
-        kind="npz",
-        title="a NumPy .npz archive",
-        facts=(("arrays", f"{len(directory.members):,}"), ("first arrays", "; ".join(arrays[:5]))),
-        next_step=f"Read it with NumPy: `{call}`."
-        if odd
-        else f"Read it with NumPy and keep it: `firekeep.save_file(dict({call}), {new_name(source)!r}, overwrite=False)`.",
-    )

@@ -36,6 +36,8 @@ class OpenOptions:
     """Safetensors: take bytes after the last tensor for granted (and report them) instead of refusing the file."""
     private: bool = False
     """Map further files (shards) copy-on-write, as the caller has mapped the first one."""
+    dequantize: bool = False
+    """GGUF: give tensors that are quantized in blocks as F32, computed when they are drawn."""
 
 
 def _no_values() -> Any:
@@ -51,12 +53,14 @@ class Container:
     """An open file: entries in the order their data lie, and what stands beside them.
 
     `check` runs the checks that cost a pass over the data (CRC of archive members, padding); what an open can check cheaply it has
-    checked before a Container exists. `values` gives what a PyTorch file holds besides tensors. `ties` maps names that the file
+    checked before a Container exists. `values` gives what a file holds besides tensors. `ties` maps names that the file
     does not hold to the ones that stand for them (safetensors' `__metadata__` convention).
     """
 
     format: str
     variant: str = ""
+    layout: str = ""
+    """How layers lie, where the content tells it; "" where the format's own habit has to do."""
     entries: Mapping[str, TensorEntry]
     metadata: Mapping[str, str] = field(default_factory=dict)
     scalars: Mapping[str, Scalar] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from firekeep.module._errors import ModuleError
 from firekeep.module._initializers import Fans, Initializer, KaimingUniform, Seed, generator
 from firekeep.module._numeric import convolve, convolve_transposed, numbers, per_channel
 from firekeep.module._param import Param
-from firekeep.module._tree import Module
+from firekeep.module._tree import Facts, Module
 
 Extent = int | Sequence[int]
 
@@ -46,6 +46,11 @@ class _Convolution(Module):
         self.stride = self._each("stride", stride)
         self.dilation = self._each("dilation", dilation)
         self.groups = groups
+
+    @property
+    def facts(self) -> Facts:
+        """How many groups its channels are in."""
+        return {"groups": self.groups}
 
     def _each(self, name: str, extent: Extent) -> tuple[int, ...]:
         each = (extent,) * self.axes if isinstance(extent, int) else tuple(extent)

@@ -54,6 +54,11 @@ class MultiHeadAttention(Module):
         self.n_heads = n_heads
         self.quiet_softmax = quiet_softmax
 
+    @property
+    def facts(self) -> Facts:
+        """How many heads it has."""
+        return {"num_heads": self.n_heads}
+
     def __call__(
         self,
         query: Array,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from firekeep.bridges._states import OptimizerState, ParamState
@@ -75,9 +76,31 @@ def adapt(
     there, here = is_optax(saved.base), is_optax(live.base)
     if not here:
         return _from_optax(saved, live, state, changed) if there else dict(state)
-    if not there:
+    if not there or (_BUFFER in state and _TRACE in one.state):
         state = _to_optax(saved, live, one, state, changed)
     return _fitted(one, state, changed, foreign=not there)
+
+
+def for_burn(taken: OptimizerState) -> OptimizerState:
+    """Give a state of optax the fields that Burn reads and optax has not, or has times something."""
+    options = taken.groups[0] if taken.groups else {}
+    if taken.base == "optax.Adagrad":  # a number that only counts where the rate decays
+        return replace(taken, params=tuple(_with(one, {STEP: number(0.0)}) for one in taken.params))
+    if taken.base == "optax.RMSprop" and any(_TRACE in one.state for one in taken.params):
+        by = -1 / _rate(options, "this one")
+        return replace(
+            taken,
+            params=tuple(
+                _with(one, {_BUFFER: scaled(one.state[_TRACE], by=by)}, without=_TRACE) if _TRACE in one.state else one
+                for one in taken.params
+            ),
+        )
+    return taken
+
+
+def _with(one: ParamState, more: Mapping[str, Any], *, without: str = "") -> ParamState:
+    kept = {key: value for key, value in one.state.items() if key != without}
+    return replace(one, state={**kept, **more} if kept else kept)
 
 
 def _to_optax(
@@ -169,7 +192,7 @@ def _fitted(one: ParamState, state: Mapping[str, Any], changed: list[str], *, fo
             made[key] = value
             if value.dtype != place.dtype:
                 _tell(changed, f"{quote(key)} was {value.dtype}, and is {place.dtype} now")
-    beside = [key for key, value in state.items() if key not in wanted and value is not None]
+    beside = [key for key, value in state.items() if key not in wanted and key != STEP and value is not None]
     if beside and (foreign or not made):
         raise UnsupportedError(f"the record keeps {some(beside)} of it, and the state of optax has no place for it")
     if beside:
@@ -263,6 +286,20 @@ def _counted(
         else:
             notes.append(f"{path} ({where[path]}) stays as it is")
     return given
+
+
+def hollow(live: OptimizerState, states: Mapping[str, Any], loose: Mapping[str, Any]) -> list[str]:
+    """List what a state of shapes only would be left without."""
+    if not is_optax(live.base):
+        return []
+    found = [
+        one.path
+        for one in live.params
+        if any(entry.problem is not None and key not in states.get(one.path, {}) for key, entry in one.state.items())
+    ]
+    return found + [
+        path for path, entry in live.extra["loose"].items() if entry.problem is not None and path not in loose
+    ]
 
 
 def compare_options(saved: Saved, live: OptimizerState, changed: list[str]) -> None:

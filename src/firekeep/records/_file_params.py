@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from firekeep.bridges import bridge_of
+from firekeep.bridges import bridge_of, jax
 from firekeep.bridges._states import ParamState
 from firekeep.entry import TensorEntry
 from firekeep.ids import ParamId
@@ -114,7 +114,7 @@ def _as_it_is(entry: TensorEntry) -> FileParam:
 
 def layers_of(model: Any) -> tuple[Layer, ...]:
     """Give the layers of a model of known kinds, or of all models in a dict, under their names there."""
-    if not isinstance(model, Mapping):
+    if not isinstance(model, Mapping) or jax.owns(model):
         return bridge_of(model).outline(model).layers
     return tuple(
         _below(name, layer)

@@ -20,7 +20,7 @@ from firekeep.records._stand_ins import as_number, put_back
 from firekeep.records._states import Fields, settle
 from firekeep.rules import KeyRemapper
 from firekeep.slots import Layer
-from firekeep.wording import count, quote
+from firekeep.wording import count, quote, some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +293,8 @@ def report_of(planned: Planned, policy: OptimizerPolicy, *, source: str | None, 
     settled = {*planned.states, *planned.stateless, *planned.dropped}
     fresh = [one.path for one in planned.live.params if one.path not in settled]
     refusals = []
+    if hollow := _across.hollow(planned.live, planned.states, planned.extra):
+        refusals.append(f"the state has shapes and no values, and the record nothing for {some(hollow)}")
     if planned.dropped and not policy.allow_dropped:
         refusals.append(f"{count(len(planned.dropped), 'state')} that cannot be taken over")
     if fresh and not policy.allow_fresh:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +17,7 @@ from firekeep.ids import ParamId
 from firekeep.layouts import UNSPECIFIED, check_layout
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.opened import OpenedFile, Readable
+from firekeep.records._across import for_burn
 from firekeep.records._file_params import FileLayout, layers_of
 from firekeep.records._files import copied, open_record, record_bytes, write_record
 from firekeep.records._kinds import RANK
@@ -50,6 +51,18 @@ class OptimizerWarning(UserWarning):
     """A run that goes on elsewhere will not go on as it would have here."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerPlan:
+    """What becomes of an optimizer once `put` is called."""
+
+    report: OptimizerReport
+    do: Callable[[], Any]
+
+    def put(self) -> tuple[Any, OptimizerReport]:
+        """Put the state into the optimizer, and give what goes on and the report."""
+        return self.do(), replace(self.report, dry_run=False)
+
+
 class OptimizerRecord:
     """The state of an optimizer, by id and path of its parameters; always a burnpack file.
 
@@ -79,6 +92,7 @@ class OptimizerRecord:
         chosen = taken.convention if layout is None else check_layout(layout)
         layers = layers_of(model) if chosen not in (taken.convention, None) else ()
         if chosen == "burn":
+            taken = for_burn(taken)
             _warn_of_rates(taken, layers)
         contents = write_state(taken, layout=chosen, layers=layers)
         return cls(replace(contents, entries=copied(contents.entries)) if copy else contents)
@@ -197,6 +211,34 @@ class OptimizerRecord:
         tx: Any = None,
     ) -> tuple[Any, OptimizerReport]:
         """Do what `apply` does, and give in any case what goes on, an optimizer that has changed or another state, and the report."""
+        plan = self.plan(
+            optimizer,
+            model,
+            rename=rename,
+            allow_fresh=allow_fresh,
+            allow_dropped=allow_dropped,
+            allow_orphaned=allow_orphaned,
+            tx=tx,
+            dry_run=dry_run,
+        )
+        return (optimizer, plan.report) if dry_run else plan.put()
+
+    def plan(
+        self,
+        optimizer: Any,
+        model: Any,
+        *,
+        rename: Any = (),
+        allow_fresh: bool = True,
+        allow_dropped: bool = False,
+        allow_orphaned: bool = True,
+        dry_run: bool = True,
+        tx: Any = None,
+    ) -> OptimizerPlan:
+        """Decide what `apply` would do, and change nothing: `put` of what comes back does it, for the optimizer as it is now.
+
+        Raises `OptimizerError` with the report, which says `dry_run`.
+        """
         saved = self.saved()
         remapper = rename if isinstance(rename, KeyRemapper) else KeyRemapper.of(rename)
         live = describe_state(optimizer, model, tx)
@@ -206,12 +248,14 @@ class OptimizerRecord:
         report = report_of(planned, policy, source=self._source, dry_run=dry_run)
         if not report.ok:
             raise OptimizerError(report)
-        if not dry_run:
+
+        def put() -> Any:
             try:
-                optimizer = _bridge_of(optimizer).restore_optimizer(optimizer, model, restoration_of(planned))
+                return _bridge_of(optimizer).restore_optimizer(optimizer, model, restoration_of(planned))
             except FirekeepError as error:
                 raise error.at(path=self._source)  # noqa: B904 - the same error, with its place
-        return optimizer, report
+
+        return OptimizerPlan(report=report, do=put)
 
     def contents(self) -> Contents:
         """Give what a file of the record holds."""
@@ -274,11 +318,18 @@ class OptimizerRecord:
 
 def _warn_of_rates(taken: OptimizerState, layers: tuple[Layer, ...]) -> None:
     """Warn of matrices that Burn's Muon steps with another rate: it takes rows by columns of a Linear that is turned round."""
-    if taken.base != "Muon":
+    if taken.base not in ("Muon", "optax.Muon"):
         return
-    turned = [
-        name for home in FileLayout.of(taken.params, layers, "burn").params if home.is_turned for name in home.origins
-    ]
+    turned = (
+        [one.path for one in taken.params if len(one.shape) == 2]
+        if taken.base != "Muon"
+        else [
+            name
+            for home in FileLayout.of(taken.params, layers, "burn").params
+            if home.is_turned
+            for name in home.origins
+        ]
+    )
     shapes = {one.path: one.shape for one in taken.params}
     uneven = [name for name in turned if len(set(shapes[name])) > 1]
     if uneven:
@@ -297,10 +348,10 @@ def describe_state(optimizer: Any, model: Any, tx: Any = None) -> OptimizerState
 
 
 def _bridge_of(optimizer: Any) -> Any:
-    from importlib import import_module
+    from firekeep.bridges import jax, torch
 
-    for name in ("jax", "torch"):  # who has an optimizer of JAX need not have PyTorch
-        bridge = import_module(f"firekeep.bridges.{name}")
+    bridges: tuple[Any, ...] = (jax, torch)  # who has an optimizer of JAX need not have PyTorch
+    for bridge in bridges:
         if bridge.owns_optimizer(optimizer):
             return bridge
     raise UnsupportedError(

@@ -13,7 +13,7 @@ from firekeep.wording import quote
 
 Fact = str | int | float | bool
 
-_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG")
+_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "XLA_FLAGS")
 _INNOCENT = frozenset(("firekeep",))
 """Facts that decide nothing: they are told, and never as a change."""
 
@@ -32,6 +32,10 @@ def environment() -> dict[str, Fact]:
         from firekeep.bridges import torch as bridge
 
         facts |= bridge.facts()
+    if "jax" in sys.modules:
+        from firekeep.bridges import jax
+
+        facts |= jax.facts()
     return facts
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from firekeep.bridges import jax
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, FormatError
 from firekeep.opened import OpenedFile
@@ -19,16 +20,19 @@ def pack(tree: Mapping[str, Any], *, key: str) -> tuple[list[TensorEntry], dict[
     Raises `UnsupportedError` naming the place of a value that is neither plain nor a tensor.
     """
     skeleton, found = split_tensors(dict(tree), is_tensor)
-    entries = [describe(path, tensor) for path, tensor in found.items()]
+    ours = {path: jax.array_kind(tensor) for path, tensor in found.items() if jax.owns_array(tensor)}
+    entries = [
+        jax.array_entry(path, tensor) if path in ours else describe(path, tensor) for path, tensor in found.items()
+    ]
     kinds = {path: "torch" for path, tensor in found.items() if _is_torch(tensor)}
-    text = encode({"values": skeleton, "torch": sorted(kinds)})
+    text = encode({"values": skeleton, "torch": sorted(kinds), **({"jax": ours} if ours else {})})
     return entries, {key: text}
 
 
 def unpack(opened: OpenedFile, *, key: str) -> dict[str, Any]:
     """Give the values back, each tensor in memory of its own: of the kind it had, on the CPU.
 
-    Raises `FormatError` where the file does not hold them.
+    Arrays of JAX go to its default device. Raises `FormatError` where the file does not hold them.
     """
     told = decode(opened.metadata[key])
     if (
@@ -38,8 +42,13 @@ def unpack(opened: OpenedFile, *, key: str) -> dict[str, Any]:
     ):
         raise FormatError(f"the metadata of {key!r} is not what a training state writes", path=opened.path)
     torch = frozenset(name for name in told["torch"] if isinstance(name, str))
+    kinds = told.get("jax", {})
+    ours = {name: kind for name, kind in kinds.items() if isinstance(kind, str)} if isinstance(kinds, dict) else {}
     try:
-        tensors = {name: _tensor(entry, torch=name in torch) for name, entry in opened.entries.items()}
+        tensors = {
+            name: jax.array_of(entry, ours[name]) if name in ours else _tensor(entry, torch=name in torch)
+            for name, entry in opened.entries.items()
+        }
         made = join_tensors(told["values"], tensors)
     except FirekeepError as error:
         raise error.at(path=opened.path)  # noqa: B904 - the same error, with its place
@@ -52,6 +61,8 @@ def is_tensor(value: object) -> bool:
     numpy: Any = sys.modules.get("numpy")  # who gives an array has it imported
     if numpy is not None and isinstance(value, numpy.generic):
         return False
+    if jax.owns_array(value):
+        return True
     kept = hasattr(value, "__array__") or hasattr(value, "__dlpack__")
     return kept and hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type)
 

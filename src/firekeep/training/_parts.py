@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from firekeep import applying
 from firekeep.applying import LoadJob
+from firekeep.bridges import slots_of
 from firekeep.collecting import CollectJob, collect, contents_of
 from firekeep.errors import RuleError
 from firekeep.formats import FORMATS, Contents, OpenOptions
@@ -20,7 +21,7 @@ from firekeep.rules import KeyRemapper
 from firekeep.schedulers import SchedulerReport
 from firekeep.sections import Section
 from firekeep.slots import Convention
-from firekeep.supply import supply_of_opened
+from firekeep.supply import Supply, supply_of_opened
 from firekeep.training._nested import pack, unpack
 
 VALUES = "firekeep.values"
@@ -83,6 +84,8 @@ class ModelPart:
     prefix: str = ""
     layout: Convention | None = None
     is_average: bool = False
+    put: Callable[[Any], None] | None = None
+    """Takes the object that was made in place of one that never changes."""
 
     def section(self) -> Section:
         """Take the weights, with their ids, in the framework's own layout unless told otherwise."""
@@ -102,19 +105,30 @@ class ModelPart:
         )
         supply = supply_of_opened(opened, OpenOptions())
         try:
-            report = applying.load_into(self.model, supply, job)
+            report = self._load(supply, job)[1]
         except LoadError as error:
             report = error.report
             restoring.refusals.append(f"{self.name}: {', '.join(report.refusals) or error.message}")
+        else:
+            if not report.ok:  # a dry run says so, and raises nothing
+                restoring.refusals.append(f"{self.name}: {', '.join(report.refusals)}")
         restoring.models[self.name] = report
         if layout_of(opened.format, opened.metadata).name == "torch" and not self.is_average:
             found = {one.file_name: one.name for one in report.renamed}
             restoring.names |= {f"{self.prefix}{old}": f"{self.prefix}{new}" for old, new in found.items()}
 
         def fill() -> None:
-            restoring.models[self.name] = applying.load_into(self.model, supply, replace(job, dry_run=False))
+            made, restoring.models[self.name] = self._load(supply, replace(job, dry_run=False))
+            if made is not self.model and self.put is not None:
+                self.put(made)
 
         restoring.steps.append(fill)
+
+    def _load(self, supply: Supply, job: LoadJob) -> tuple[Any, LoadReport]:
+        """Fill the model, or make another of one that has places which never change."""
+        if self.put is None or all(slot.problem is None for slot in slots_of(self.model)):
+            return self.model, applying.load_into(self.model, supply, job)
+        return applying.load_as(self.model, supply, job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +138,13 @@ class OptimizerPart:
     name: str
     optimizer: Any
     model: Any
-    layout: Convention = "torch"
+    layout: Convention | None = None
+    tx: Any = None
+    put: Callable[[Any], None] | None = None
 
     def section(self) -> Section:
         """Take the state by parameter."""
-        record = OptimizerRecord.of(self.optimizer, self.model, layout=self.layout, copy=False)
+        record = OptimizerRecord.of(self.optimizer, self.model, layout=self.layout, copy=False, tx=self.tx)
         return Section(self.name, record.contents())
 
     def plan(self, opened: OpenedFile, restoring: Restoring) -> None:
@@ -136,16 +152,21 @@ class OptimizerPart:
         record = OptimizerRecord(_contents(opened), source=opened.path)
         rename = KeyRemapper.of(restoring.rename.rules, names=restoring.known_names())
 
-        def put(*, dry_run: bool = False) -> None:
-            restoring.optimizers[self.name] = record.apply(
-                self.optimizer, self.model, rename=rename, allow_dropped=not restoring.strict, dry_run=dry_run
-            )
-
         try:
-            put(dry_run=True)
+            plan = record.plan(
+                self.optimizer, self.model, rename=rename, allow_dropped=not restoring.strict, tx=self.tx
+            )
         except OptimizerError as error:
             restoring.optimizers[self.name] = error.report
             restoring.refusals.append(f"{self.name}: {', '.join(error.report.refusals)}")
+            return
+        restoring.optimizers[self.name] = plan.report
+
+        def put() -> None:
+            made, restoring.optimizers[self.name] = plan.put()
+            if made is not self.optimizer and self.put is not None:
+                self.put(made)
+
         restoring.steps.append(put)
 
 

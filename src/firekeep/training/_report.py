@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,9 @@ from firekeep.errors import FirekeepError
 from firekeep.records import OptimizerReport
 from firekeep.report import LoadReport
 from firekeep.schedulers import SchedulerReport
-from firekeep.wording import count, lines, quote, unfold
+from firekeep.wording import count, lines, quote
+
+_TITLE = re.compile(r"[^:]+: [0-9,]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +126,7 @@ class RestoreReport:
         for name, report in parts.items():
             if not report.exact:
                 yield from lines([f"{name} in full:"])
-                yield from lines(unfold(str(report)), indent="    ")
+                yield from _in_full(str(report))
 
 
 class RestoreError(FirekeepError, RuntimeError):
@@ -138,6 +141,23 @@ class RestoreError(FirekeepError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[RestoreError], tuple[RestoreReport]]:
         return type(self), (self.report,)
+
+
+def _in_full(text: str) -> Iterator[str]:
+    """Tell a report further in, with its lists and what is to be typed on lines of their own, as they were."""
+    whole, inset, in_list = "", 0, False
+    for line in text.split("\n"):
+        said = line.strip()
+        depth = len(line) - len(line.lstrip())
+        if whole and ((depth == 4 and not in_list) or (depth > 4 and in_list)):
+            whole += f" {said}"
+            continue
+        if whole:
+            yield from lines([whole], indent=" " * (4 + inset))
+        in_list = in_list if depth >= 4 else _TITLE.fullmatch(said) is not None
+        whole, inset = said, depth
+    if whole:
+        yield from lines([whole], indent=" " * (4 + inset))
 
 
 def _told_model(report: LoadReport) -> str:

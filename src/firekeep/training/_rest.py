@@ -52,10 +52,11 @@ class Rest:
 
     def __post_init__(self) -> None:
         for name, one in self.data.items():
-            if not has_state(one) and not _has_epoch(one):
+            if not has_state(one) and not _has_position(one) and not _has_epoch(one):
                 raise RuleError(
                     f"{name}: a {type(one).__name__} does not say where in the data it is",
-                    remedy="Wrap a DataLoader in firekeep.training.ResumableLoader, or give an object with state_dict().",
+                    remedy="Wrap a DataLoader in firekeep.training.ResumableLoader (one that shuffles needs "
+                    "sampler=ResumableSampler(len(dataset), seed=...) in place of shuffle=True), or give an object with state_dict().",
                 )
 
     def section(self, *, step: int, epoch: int) -> Section:
@@ -169,13 +170,23 @@ def _has_epoch(one: Any) -> bool:
     return callable(getattr(one, "set_epoch", None)) and isinstance(getattr(one, "epoch", None), int)
 
 
+def _has_position(one: Any) -> bool:
+    """Say whether it is an iterator as Grain's are."""
+    return callable(getattr(one, "get_state", None)) and callable(getattr(one, "set_state", None))
+
+
 def _place_of(one: Any) -> Any:
-    return dict(one.state_dict()) if has_state(one) else {"epoch": one.epoch}
+    if has_state(one):
+        return dict(one.state_dict())
+    return {"position": one.get_state()} if _has_position(one) else {"epoch": one.epoch}
 
 
 def _check_place(one: Any, place: Any) -> None:
     if has_state(one):
         check_state(one, place)
+    elif _has_position(one):
+        if type(place["position"]) is not type(one.get_state()):
+            raise TypeError(f"its position is a {type(place['position']).__name__}")
     else:
         int(place["epoch"])
 
@@ -183,6 +194,8 @@ def _check_place(one: Any, place: Any) -> None:
 def _go_to(one: Any, place: Mapping[str, Any]) -> None:
     if has_state(one):
         one.load_state_dict(place)
+    elif _has_position(one):
+        one.set_state(place["position"])
     else:
         one.set_epoch(place["epoch"])
 

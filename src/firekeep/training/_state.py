@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+from firekeep.bridges import jax as jax_bridge
 from firekeep.bridges import torch as torch_bridge
 from firekeep.errors import RuleError
 from firekeep.formats import Contents
@@ -44,6 +45,11 @@ class TrainingState:
     nothing changed, where a part is not in the checkpoint or does not fit; `strict=False` takes what there is and reports the rest.
     `layout="burn"` keeps models and optimizers as Burn does.
 
+    Of JAX, `model` is a module of `flax.nnx` or Equinox, a `TrainState`, or any tree of arrays; `optimizer` a `flax.nnx.Optimizer`, or a
+    state of optax for the parameters in `model`, with its transformation as `tx` (a dict of them where there are several). What never
+    changes is made anew by a restore, and is then at `state.model` and `state.optimizer`. Keys of `jax.random` belong among the values.
+    `data` with `get_state()` and `set_state()`, as Grain's iterators have, will do too.
+
     Save between steps: gradients that were accumulated and not applied yet are not kept.
 
     Example:
@@ -70,6 +76,7 @@ class TrainingState:
         rename: Any = (),
         strict: bool = True,
         layout: str | None = None,
+        tx: Any = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -85,6 +92,7 @@ class TrainingState:
         self.generators = dict(generators or {})
         self.rename = rename if isinstance(rename, KeyRemapper) else KeyRemapper.of(rename)
         self.strict = strict
+        self.tx = tx
         self.layout = None if layout is None else check_layout(layout)
         check_generators(self.generators)
         self._rest()
@@ -154,9 +162,10 @@ class TrainingState:
             try:
                 step()
             except Exception as error:
-                error.add_note(
-                    f"The state is restored in part: {number} of {len(restoring.steps)} steps were done before."
-                )
+                if number:
+                    error.add_note(
+                        f"The state is restored in part: {number} of {len(restoring.steps)} steps were done before."
+                    )
                 raise
         if rest.step is not None and rest.epoch is not None:
             self.step, self.epoch = rest.step, rest.epoch
@@ -180,9 +189,17 @@ class TrainingState:
     def _parts(self) -> Iterator[Part]:
         for name, one in self._models().items():
             prefix = f"{name.removeprefix('model-')}." if name != "model" else ""
-            yield ModelPart(name=name, model=one, prefix=prefix, layout=self.layout)
-        for name, one in _named(self.optimizer, "optimizer").items():
-            yield OptimizerPart(name=name, optimizer=one, model=self.model, layout=self.layout or "torch")
+            put = self._setter("model", name) if jax_bridge.owns(one) else None
+            yield ModelPart(name=name, model=one, prefix=prefix, layout=self.layout, put=put)
+        for name, one in self._optimizers().items():
+            yield OptimizerPart(
+                name=name,
+                optimizer=one,
+                model=self.model,
+                layout=self.layout,
+                tx=self.tx.get(name.removeprefix("optimizer-")) if isinstance(self.tx, Mapping) else self.tx,
+                put=self._setter("optimizer", name),
+            )
         for name, one in _named(self.scheduler, "scheduler").items():
             yield scheduler_part(name, one)
         if self.scaler is not None:
@@ -190,8 +207,28 @@ class TrainingState:
         for name, one in _named(self.ema, "ema").items():
             if torch_bridge.owns(one):
                 yield ModelPart(name=name, model=one, layout=self.layout, is_average=True)
+            elif jax_bridge.owns(one):
+                put = self._setter("ema", name)
+                yield ModelPart(name=name, model=one, layout=self.layout, is_average=True, put=put)
             else:
                 yield values_part(name, one)
+
+    def _optimizers(self) -> dict[str, Any]:
+        if isinstance(self.optimizer, Mapping) and not all(map(_is_optimizer, self.optimizer.values())):
+            return {"optimizer": self.optimizer}  # a state of one's own making
+        return _named(self.optimizer, "optimizer")
+
+    def _setter(self, kind: str, name: str) -> Callable[[Any], None]:
+        """Give what puts an object that was made anew into the place of the one before."""
+
+        def put(made: Any) -> None:
+            if name == kind:
+                setattr(self, kind, made)
+            else:
+                held = getattr(self, kind)
+                setattr(self, kind, {**held, name.removeprefix(f"{kind}-"): made})
+
+        return put
 
     def __repr__(self) -> str:
         parts = ", ".join(part.name for part in self._parts())
@@ -207,6 +244,10 @@ def _named(given: Any, kind: str) -> dict[str, Any]:
     if given is None:
         return {}
     return {f"{kind}-{name}": one for name, one in given.items()} if isinstance(given, Mapping) else {kind: given}
+
+
+def _is_optimizer(one: Any) -> bool:
+    return jax_bridge.owns_optimizer(one) or torch_bridge.owns_optimizer(one)
 
 
 def _remapper(rename: Any) -> KeyRemapper:

@@ -10,14 +10,15 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from firekeep.bridges._protocol import Filling
-from firekeep.bridges.plain._fill import fill_places, problem_of
+from firekeep.bridges.plain._anew import remade
+from firekeep.bridges.plain._fill import fill_places, new_values, problem_of
 from firekeep.bridges.plain._leaves import Faulty, describe_faulty, describe_leaf, faulty_entry, is_tensor, is_torch
 from firekeep.bridges.plain._walk import Place, Tree
 from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import UnsupportedError
 from firekeep.slots import Outline, Slot
 
-__all__ = ["entries", "fill", "name", "outline", "owns"]
+__all__ = ["entries", "fill", "filled", "name", "outline", "outline_anew", "owns"]
 
 name = "plain"
 
@@ -35,6 +36,15 @@ def outline(obj: Any) -> Outline:
     The convention is PyTorch's where every tensor is one of PyTorch's. Raises `UnsupportedError`, naming it, for a tensor that has
     no name of its own or no dtype that files know.
     """
+    return _outline(obj, anew=False)
+
+
+def outline_anew(obj: Any) -> Outline:
+    """Describe the places of all tensors for `filled`, which makes another tree: whether containers and arrays change plays no part."""
+    return _outline(obj, anew=True)
+
+
+def _outline(obj: Any, *, anew: bool) -> Outline:
     tree = Tree(obj)
     faults: dict[str, Faulty] = {}
     described = _describe(tree, faults)
@@ -47,7 +57,7 @@ def outline(obj: Any) -> Outline:
             dtype, shape, problem = faults[path]
         else:
             dtype, shape = described[path].require(), described[path].shape
-            problem = problem_of(groups[path], dtype)
+            problem = problem_of(groups[path], dtype, anew=anew)
         wants = is_torch(place.value) and place.value.requires_grad
         slots.append(
             Slot(path=path, dtype=dtype, shape=shape, trainable=wants, tied_to=ties.get(path), problem=problem)
@@ -74,6 +84,14 @@ def fill(obj: Any, fillings: Sequence[Filling], done: list[str]) -> None:
     """
     tree = Tree(obj)
     fill_places(_groups(tree, find_ties(list(_describe(tree, {}).values()))), fillings, done)
+
+
+def filled(obj: Any, fillings: Sequence[Filling], done: list[str]) -> Any:
+    """Make a tree like another, with new arrays in it; the other stays as it is, and arrays that are not given are in both."""
+    tree = Tree(obj)
+    new = new_values(_groups(tree, find_ties(list(_describe(tree, {}).values()))), fillings)
+    done += [filling.slot.path for filling in fillings]
+    return new.get((id(None), None), remade(obj, new))
 
 
 def _describe(tree: Tree, faults: dict[str, Faulty]) -> dict[str, TensorEntry]:

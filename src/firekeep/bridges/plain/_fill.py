@@ -8,17 +8,20 @@ from typing import Any
 
 from firekeep.bridges._drawing import check_drawable, plain_dtype
 from firekeep.bridges._protocol import Filling, check_fillings
+from firekeep.bridges.plain._anew import remakable
 from firekeep.bridges.plain._leaves import cannot_become, fits_in_place, is_torch, make_like, write
 from firekeep.bridges.plain._walk import Place
 from firekeep.dtypes import DType
 from firekeep.errors import EntryError, UnsupportedError
 
 
-def problem_of(places: Sequence[Place], dtype: DType) -> str | None:
-    """Say why values of a dtype cannot be put in the places of one tensor, or None."""
+def problem_of(places: Sequence[Place], dtype: DType, *, anew: bool = False) -> str | None:
+    """Say why values of a dtype cannot be put in the places of one tensor, or None; `anew` for a tree that is made anew."""
     value = places[0].value
     if (fault := cannot_become(value, dtype)) is not None:
         return fault
+    if anew:
+        return None if all(map(remakable, places)) else _around(places[0])
     if fits_in_place(value, dtype):
         return None
     for place in places:
@@ -41,11 +44,24 @@ def fill_places(groups: dict[str, list[Place]], fillings: Sequence[Filling], don
         done.append(filling.slot.path)
 
 
-def _check(groups: dict[str, list[Place]], filling: Filling) -> None:
+def new_values(groups: dict[str, list[Place]], fillings: Sequence[Filling]) -> dict[tuple[int, Any], Any]:
+    """Make new arrays, by the container and the key of each of their places; nothing is touched."""
+    check_fillings(fillings)
+    for filling in fillings:
+        _check(groups, filling, anew=True)
+    new = {}
+    for filling in fillings:
+        group = groups[filling.slot.path]
+        made = make_like(group[0].value, filling.entry, filling.dtype)
+        new.update({(id(place.holder), place.key): made for place in group})
+    return new
+
+
+def _check(groups: dict[str, list[Place]], filling: Filling, *, anew: bool = False) -> None:
     path = filling.slot.path
     if path not in groups:
         raise EntryError("the tree has no such place any more", tensor=path, remedy="Describe the tree again.")
-    if (problem := problem_of(groups[path], filling.dtype)) is not None:
+    if (problem := problem_of(groups[path], filling.dtype, anew=anew)) is not None:
         raise UnsupportedError(f"nothing can be put there: {problem}", tensor=path)
     if not (is_torch(groups[path][0].value) and filling.entry.require() == plain_dtype(filling.dtype)):
         check_drawable(filling)

@@ -65,7 +65,7 @@ class Tree:
                 tensor=place.path,
                 remedy="Give its state dict instead, or the model by itself.",
             )
-        elif _is_container(value):
+        elif is_container(value):
             self._enter(place, fault)
 
     def _enter(self, place: Place, fault: str | None) -> None:
@@ -87,7 +87,7 @@ class Tree:
         self.modules.add(place.path)
         self.modules.update(_told_modules(value, place.path))
         prefix = "" if place.route is None else f"{place.path}."
-        for key, child, is_field in _children(value):
+        for key, child, is_field in children(value):
             name, new_fault = _name(key)
             below = Place(prefix + name, child, value, key, _Route(place.route, key, is_field))
             self._visit(below, fault=fault or new_fault)
@@ -110,11 +110,12 @@ class Tree:
         self.places[place.path] = place
 
 
-def _is_container(value: Any) -> bool:
+def is_container(value: Any) -> bool:
+    """Tell what has parts that have names."""
     return isinstance(value, Mapping | list | tuple) or (is_dataclass(value) and not isinstance(value, type))
 
 
-def _children(value: Any) -> Iterator[tuple[Any, Any, bool]]:
+def children(value: Any) -> Iterator[tuple[Any, Any, bool]]:
     """Give key, value and whether the key is a field, for what is directly in a container."""
     if isinstance(value, Mapping):
         yield from ((key, child, False) for key, child in value.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from firekeep.blobs import Source
 from firekeep.bridges._states import Nested, OptimizerState, ParamState, Restoration
 from firekeep.bridges.torch._bytes import bytes_of, pour, torch_dtype
 from firekeep.bridges.torch._describe import ids_of
@@ -20,7 +20,7 @@ from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, RuleError, UnsupportedError
 from firekeep.garbage import collector_paused
 from firekeep.ids import ParamId
-from firekeep.reading import read_into
+from firekeep.reading import Window, read_into, read_windows
 from firekeep.tagged import join_tensors, split_tensors
 from firekeep.tensors import torch_entry
 from firekeep.wording import some
@@ -236,11 +236,18 @@ def _home(one: _Named, optimizer: Any, key: str) -> _Home:
     return _Home(device if on_device else torch.device("cpu"), device, one.value)
 
 
+_LARGE = 64 << 10
+
+
 class _Drawing:
-    """Tensors to be made of entries: those that lie in a file as they are needed are read all at once."""
+    """Tensors to be made of entries: those that lie in a file as they are needed are read all at once.
+
+    The large ones get memory that many share, in huge pages: pages of 4 KB one by one take longer to come by than the file to read.
+    """
 
     def __init__(self) -> None:
-        self._direct: list[tuple[tuple[Source, int], torch.Tensor]] = []
+        self._large: list[tuple[Window, torch.Tensor, tuple[int, ...]]] = []
+        self._small: list[tuple[Window, torch.Tensor]] = []
         self._others: list[tuple[TensorEntry, torch.Tensor]] = []
 
     def make(self, value: Nested, home: _Home) -> Any:
@@ -257,20 +264,20 @@ class _Drawing:
         if dtype is None:
             raise UnsupportedError(f"PyTorch has no dtype for {entry.dtype}", tensor=entry.name)
         device = home.tensors if entry.shape else home.numbers
-        if home.like is not None and tuple(home.like.shape) == entry.shape and not home.like.is_meta:
-            target = torch.empty_like(home.like, dtype=dtype, device=device, requires_grad=False)
+        like = home.like
+        if like is not None and (tuple(like.shape) != entry.shape or like.is_meta):
+            like = None
+        window = _window(entry, dtype) if device.type == "cpu" else None
+        if window is not None and window[2] >= _LARGE and (like is None or _is_plain(like)):
+            target = torch.empty(0, dtype=dtype)
+            self._large.append((window, target, entry.shape))
+            return target
+        if like is not None:
+            target = torch.empty_like(like, dtype=dtype, device=device, requires_grad=False)
         else:
             target = torch.empty(entry.shape, dtype=dtype, device=device)
-        window = entry.blob.window()
-        whole = window is not None and window[0].fileno() is not None and target.device.type == "cpu"
-        if (
-            whole
-            and window is not None
-            and target.is_contiguous()
-            and entry.blob.nbytes == target.nbytes
-            and dtype is not torch.bool
-        ):
-            self._direct.append((window, target))
+        if window is not None and target.is_contiguous() and window[2] == target.nbytes:
+            self._small.append((window, target))
         else:
             self._others.append((entry, target))
         return target
@@ -278,13 +285,29 @@ class _Drawing:
     def read(self) -> None:
         """Fill the tensors."""
         with torch.no_grad():
-            windows = [(*window, target.nbytes) for window, target in self._direct]
-            read_into(windows, [bytes_of(target) for _, target in self._direct], [])
+            views = read_windows([window for window, _, _ in self._large], tied=False)
+            for view, (_, target, shape) in zip(views, self._large, strict=True):
+                target.set_(torch.frombuffer(view, dtype=target.dtype).reshape(shape))  # type: ignore[call-overload]
+            read_into([window for window, _ in self._small], [bytes_of(target) for _, target in self._small], [])
             for entry, target in self._others:
                 try:
                     pour(entry, target)
                 except FirekeepError as error:
                     raise error.at(tensor=entry.name)  # noqa: B904 - the same error, with its place
+
+
+def _window(entry: TensorEntry, dtype: torch.dtype) -> Window | None:
+    """Give where the bytes of a tensor lie in a file exactly as PyTorch wants them, or None."""
+    place = entry.blob.window()
+    if place is None or place[0].fileno() is None or dtype is torch.bool or sys.byteorder == "big":
+        return None
+    nbytes = entry.numel * dtype.itemsize
+    return (*place, nbytes) if entry.blob.nbytes == nbytes else None
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor like this one is nothing but its elements, row by row."""
+    return type(tensor) in (torch.Tensor, nn.Parameter) and tensor.is_contiguous()
 
 
 def _forget(optimizer: Any, one: _Named) -> None:

@@ -1,26 +1,11 @@
-"""Blobs that only PyTorch files need: bytes that cannot be had, bools that are not 0 or 1, lazily conjugated views."""
+"""Blobs that only PyTorch files need: parts of archive members, bools that are not 0 or 1, lazily conjugated views."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
 from firekeep.blobs import Blob, Source, WindowBlob
-from firekeep.errors import UnsupportedError
 from firekeep.formats._zip import ZipDirectory, ZipMember
-
-
-class NoBlob(Blob):
-    """The bytes of a tensor that has none to give; `nbytes` is what it would take."""
-
-    __slots__ = ("_reason",)
-
-    def __init__(self, nbytes: int, reason: str) -> None:
-        self._reason = reason
-        super().__init__(nbytes)
-
-    def view(self) -> memoryview:
-        """Raise `UnsupportedError` with the reason."""
-        raise UnsupportedError(self._reason)
 
 
 class MemberBlob(Blob):

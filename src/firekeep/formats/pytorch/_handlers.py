@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from firekeep.dtypes import BY_NAME, DType
-from firekeep.formats.pytorch._blobs import NoBlob, ResolvedBlob
+from firekeep.formats._absent import NoBlob
+from firekeep.formats.pytorch._blobs import ResolvedBlob
 from firekeep.formats.pytorch._inert import Call, Global
 from firekeep.formats.pytorch._storages import Storage
 from firekeep.formats.pytorch._tensors import Tensor, describe, dtype_of, lost, shape_of, show_extents

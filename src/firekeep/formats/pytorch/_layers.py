@@ -60,9 +60,11 @@ _FACTS: Mapping[str, Mapping[str, int | bool | None]] = {
     "rnn": _RECURRENT,
     "transformer_encoder_layer": _NORM_FIRST,
     "transformer_decoder_layer": _NORM_FIRST,
+    "multi_head_attention": {"num_heads": None},
+    **{f"{kind}{n}d": {"groups": None} for kind in ("conv", "conv_transpose") for n in (1, 2, 3)},
 }
 """Attributes that are facts of a layer, and what a model means that was saved before PyTorch had them: None where it always had."""
-_NUMBERS = frozenset(("num_layers", "proj_size"))
+_NUMBERS = frozenset(("num_layers", "proj_size", "num_heads", "groups"))
 
 
 def tell_layers(modules: Mapping[str, Call]) -> tuple[Layer, ...]:

@@ -8,7 +8,8 @@ from typing import Any
 from firekeep.blobs import Blob, MemoryBlob, StridedBlob
 from firekeep.dtypes import DType
 from firekeep.errors import LimitError, MetadataError
-from firekeep.formats.pytorch._blobs import BoolBlob, NoBlob, part_of
+from firekeep.formats._absent import NoBlob
+from firekeep.formats.pytorch._blobs import BoolBlob, part_of
 from firekeep.formats.pytorch._handlers import HANDLERS, Handler
 from firekeep.formats.pytorch._inert import Call, Global, StorageRef
 from firekeep.formats.pytorch._nested import is_nested, load_nested

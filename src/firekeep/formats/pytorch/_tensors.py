@@ -8,7 +8,7 @@ from typing import Any
 from firekeep.blobs import Blob
 from firekeep.dtypes import BY_TORCH, DType
 from firekeep.errors import MetadataError
-from firekeep.formats.pytorch._blobs import NoBlob
+from firekeep.formats._absent import NoBlob
 from firekeep.formats.pytorch._inert import Global, StorageRef
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,6 +22,8 @@ SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 _OTHER_SUFFIXES = (".bin", ".bpk", ".ckpt", ".gguf", ".h5", ".keras", ".msgpack", ".npz", ".onnx", ".pt", ".pth")
 _TORCH_SUFFIXES = (".bin", ".ckpt", ".pt", ".pth")
+_STEP = re.compile(r"step-[0-9]{8,19}")
+"""A folder that a CheckpointManager has made."""
 
 
 def open_directory(place: Path, options: OpenOptions) -> tuple[Container, Source]:
@@ -50,6 +53,14 @@ def _refuse_directory(place: Path, names: list[str], several: list[str]) -> Wron
             kind="directory",
             path=place,
             remedy="Open one of them by its path.",
+        )
+    steps = sorted(one.name for one in place.iterdir() if _STEP.fullmatch(one.name) and one.is_dir())
+    if steps:
+        return WrongFormatError(
+            f"the directory holds the steps of a training run: {_list(steps)}",
+            kind="directory",
+            path=place,
+            remedy=f"Open a file of a step, such as {steps[-1]}/model.bpk; `firekeep checkpoints` lists the steps.",
         )
     return WrongFormatError(
         f"the directory holds no safetensors file and no {INDEX_SUFFIX.removeprefix('.')}",

@@ -94,7 +94,7 @@ class Names:
         for child in row.children:
             old = child[self.source].split(".")
             if old == list(rest[: len(old)]):
-                return len(old), child[self.target]
+                return len(old), child.get(self.target)
         between = any(child[self.source].startswith(".".join(rest) + ".") for child in row.children)
         return (0, None) if row.closed or between else None
 
@@ -142,6 +142,6 @@ def rename_paths(
 def spellings(layer: Layer, role: str, convention: Convention) -> tuple[str, ...]:
     """List other names that a tensor of a layer goes by, in the same form: gamma and weight, beta and bias, alpha and weight."""
     row = row_of(layer)
-    own = {one.name for one in row.fields[convention]}
-    found = (group for group in row.synonyms if role in group and not own.isdisjoint(group))
+    own = {one.name for one in row.of(convention)}
+    found = (group for group in row.spelled(convention) if role in group and not own.isdisjoint(group))
     return tuple(name for group in found for name in group if name != role)

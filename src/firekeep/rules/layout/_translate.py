@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, RuleError
 from firekeep.rules.layout._names import Names
-from firekeep.rules.layout._row import FORMS, Field, Homeless, Row
+from firekeep.rules.layout._pieces import Group, Home, listed, tell
+from firekeep.rules.layout._row import PLUS, SIDES, Field, Homeless
 from firekeep.slots import Convention, Layer
-from firekeep.views import joined, sliced
+from firekeep.views import joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +33,6 @@ class Translation:
 
 
 @dataclass(slots=True)
-class _Home:
-    """Where a part of a layer is: in which entry, the how-manieth, under which field of the source."""
-
-    entry: TensorEntry
-    position: int
-    field: Field
-
-
-@dataclass(slots=True)
 class _Made:
     """A tensor of the target, what it was made of and how, and where it goes."""
 
@@ -51,46 +44,35 @@ class _Made:
 
 
 @dataclass(slots=True)
-class _Group:
-    """The tensors of one layer, by the parts that they hold."""
-
-    layer: Layer
-    row: Row
-    homes: dict[str, _Home] = field(default_factory=dict)
-
-    def add(self, home: _Home) -> None:
-        for part in home.field.parts:
-            other = self.homes.setdefault(part, home)
-            if other is not home:
-                raise RuleError(
-                    f"{other.entry.name!r} and {home.entry.name!r} are both the {home.field.name} of {self.layer.path!r}",
-                    remedy="Leave one of them out with exclude.",
-                )
-
-
-@dataclass(slots=True)
 class _Reasons:
     no_counterpart: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
 
 def translate(
-    entries: Sequence[TensorEntry], layers: Sequence[Layer], *, source: Convention, target: Convention
+    entries: Sequence[TensorEntry],
+    layers: Sequence[Layer],
+    *,
+    source: Convention,
+    target: Convention,
+    sums: Literal["add", "refuse"] = "add",
 ) -> Translation:
     """Give tensors the names, axes and joints they have in another convention; nothing is drawn.
 
     `layers` are called as in the source convention. A tensor that belongs to none of them passes as it is. The order is that of the
-    sources. Raises `RuleError` where two tensors would have one name.
+    sources. Two biases that the target has merged are added, and a merged one goes back to the first of them, the other being zeros;
+    `sums="refuse"` makes a problem of both, for what does not add up as biases do. The one thing that is read is a bias which the
+    target has no place for and which is of no account if it is all zeros. Raises `RuleError` where two tensors would have one name.
     """
     names = Names(layers, source=source, target=target)
-    groups: dict[str, _Group] = {}
+    groups: dict[str, Group] = {}
     made: list[_Made] = []
     reasons = _Reasons()
     for position, entry in enumerate(entries):
         claim = None if source == target else names.claim(entry.name)
         if claim is not None:
-            group = groups.setdefault(claim.layer.path, _Group(claim.layer, claim.row))
-            group.add(_Home(entry, position, claim.field))
+            group = groups.setdefault(claim.layer.path, Group(claim.layer, claim.row, source=source, sums=sums))
+            group.add(Home(entry, position, claim.field))
         elif source != target and (fault := names.fault(entry.name)) is not None:
             reasons.problems[entry.name] = fault
         else:
@@ -117,90 +99,100 @@ def _pass_on(entry: TensorEntry, position: int, names: Names) -> _Made:
     return _Made(entry.renamed(name) if step else entry, (entry.name,), step, (position, 0))
 
 
-def _translate_group(group: _Group, names: Names, reasons: _Reasons) -> Iterable[_Made]:
-    homes = {id(home): home for home in group.homes.values()}.values()
+def _translate_group(group: Group, names: Names, reasons: _Reasons) -> Iterable[_Made]:
     refusal = group.row.refused.get(names.target)
+    try:
+        group.adapt(names.target)
+    except RuleError as error:
+        refusal = error.message
     if refusal is not None:
-        reasons.problems.update((home.entry.name, refusal) for home in homes)
+        reasons.problems.update((home.entry.name, refusal) for home in group.homes.values())
         return
-    fields = group.row.fields[names.target]
-    _sort_out_homeless(group, fields, reasons)
+    blocked = _sort_out_homeless(group, names, reasons)
     place = names.place(group.layer.path)
     prefix = group.layer.path if place is None else place
-    for order, one in enumerate(fields):
+    for order, one in enumerate(group.row.of(names.target)):
         name = f"{prefix}.{one.name}" if prefix else one.name
         try:
             found = _make(group, one, name, order)
         except FirekeepError as error:
-            for part in one.parts:
-                if part in group.homes:
-                    reasons.problems.setdefault(group.homes[part].entry.name, error.message)
+            for entry in group.entries_of(one.parts):
+                reasons.problems.setdefault(entry.name, error.message)
             continue
-        if found is not None:
+        if found is not None and blocked.isdisjoint(found.origins):
             yield found
 
 
-def _sort_out_homeless(group: _Group, fields: Sequence[Field], reasons: _Reasons) -> None:
-    housed = {part for one in fields for part in one.parts}
+def _sort_out_homeless(group: Group, names: Names, reasons: _Reasons) -> set[str]:
+    """Say of parts without a place why; gives the names of tensors that are of use for others of their parts, and must not be."""
+    target = names.target
+    housed = group.row.parts(target)
+    used = {home.entry.name for part, home in group.homes.items() if not housed.isdisjoint((part, *part.split(PLUS)))}
+    blocked = set()
     for part, home in group.homes.items():
-        if part not in housed:
-            why = group.row.homeless.get(part) or Homeless("the other convention's layer has no such tensor")
-            (reasons.no_counterpart if why.state else reasons.problems)[home.entry.name] = why.reason
+        if not housed.isdisjoint((part, *part.split(PLUS))):
+            continue
+        name = home.entry.name
+        why = group.row.homeless.get(part) or Homeless("the other convention's layer has no such tensor")
+        state = why.state or (why.zero and group.is_zero(part))
+        if not state:
+            reasons.problems[name] = why.reason.format(side=SIDES[target])
+            blocked.add(name)
+        elif name not in used:
+            reason = f"all zeros, and {SIDES[target]} has no place for it" if why.zero else why.reason
+            reasons.no_counterpart[name] = reason.format(side=SIDES[target])
+    return blocked
 
 
-def _make(group: _Group, target: Field, name: str, order: int) -> _Made | None:
+def _make(group: Group, target: Field, name: str, order: int) -> _Made | None:
     """Make one tensor of the target of the parts there are; None where there are none of its."""
-    homes = [group.homes.get(part) for part in target.parts]
-    found = [home for home in homes if home is not None]
+    direct = group.homes.get(target.parts[0])
+    if direct is not None and direct.field.parts == target.parts and direct.field.axis == target.axis:
+        entry = _reform(group, direct, target)
+        turned = "" if direct.field.form == target.form else target.form.words or direct.field.form.words
+        step = " and ".join(filter(None, ("" if name == entry.name else "renamed", turned)))
+        entry = entry if name == entry.name else entry.renamed(name)
+        return _Made(entry, (direct.entry.name,), step, (direct.position, order))
+    pieces = [group.piece(part) for part in target.parts]
+    found = [piece for piece in pieces if piece is not None]
     if not found:
         return None
-    if len(found) < len(homes):
-        missing = [part for part, home in zip(target.parts, homes, strict=True) if home is None]
-        raise RuleError(f"{target.name} is joined of {len(homes)} parts, and there is no {' and no '.join(missing)}")
-    sources = tuple(dict.fromkeys(home.entry.name for home in found))
-    first = found[0]
-    place = (min(home.position for home in found), order)
-    if first.field.parts == target.parts and first.field.axis == target.axis:
-        entry = _reform(first.entry, first.field, target)
-        turned = "transposed" if first.field.form != target.form else ""
-        step = " and ".join(filter(None, ("" if name == entry.name else "renamed", turned)))
-        return _Made(entry if name == entry.name else entry.renamed(name), sources, step, place)
-    pieces = [_piece(home, part) for home, part in zip(found, target.parts, strict=True)]
-    whole = (
-        joined(pieces, axis=target.axis, name=name) if len(pieces) > 1 else replace(pieces[0], name=name, param_id=None)
-    )
+    if len(found) < len(pieces):
+        missing = [part for part, piece in zip(target.parts, pieces, strict=True) if piece is None]
+        raise RuleError(f"{target.name} is joined of {len(pieces)} parts, and there is no {' and no '.join(missing)}")
+    whole = _join([piece.entry for piece in found], target, name)
     _check_rank(whole, target)
-    turned = ", transposed" if any(home.field.form != target.form for home in found) else ""
-    roles = list(dict.fromkeys(home.field.name for home in found))
-    verb = "split from" if len(found) == 1 else "joined from"
-    lost = any(home.entry.param_id is not None for home in found)
-    return _Made(FORMS[target.form][0](whole), sources, f"{verb} {_listed(roles)}{turned}", place, lost)
+    homes = list({id(home): home for piece in found for home in piece.homes}.values())
+    return _Made(
+        target.form.there(whole),
+        tuple(dict.fromkeys(home.entry.name for home in homes)),
+        tell(found, homes, target),
+        (min(home.position for home in homes), order),
+        any(home.entry.param_id is not None for home in homes),
+    )
 
 
-def _reform(entry: TensorEntry, before: Field, after: Field) -> TensorEntry:
+def _join(pieces: Sequence[TensorEntry], target: Field, name: str) -> TensorEntry:
+    if len(pieces) == 1:
+        return replace(pieces[0], name=name, param_id=None)
+    extents = {entry.shape[target.axis] if len(entry.shape) > target.axis else 0 for entry in pieces}
+    if len(extents) > 1:
+        raise RuleError(f"{target.name} is joined of parts of one size, and these have {sorted(extents)}")
+    return joined(pieces, axis=target.axis, name=name)
+
+
+def _reform(group: Group, home: Home, after: Field) -> TensorEntry:
+    before = home.field
     if after.rank is not None:
-        _check_rank(FORMS[before.form][1](entry), after)
+        _check_rank(group.back(home), after)
     if before.form == after.form:
-        return entry
-    return FORMS[after.form][0](FORMS[before.form][1](entry))
+        return home.entry
+    return after.form.there(group.back(home))
 
 
 def _check_rank(entry: TensorEntry, one: Field) -> None:
     if one.rank is not None and len(entry.shape) != one.rank:
         raise RuleError(f"its shape is {list(entry.shape)}: {one.why}")
-
-
-def _piece(home: _Home, part: str) -> TensorEntry:
-    """Cut one part out of a tensor, in PyTorch's way round."""
-    one = home.field
-    entry = FORMS[one.form][1](home.entry)
-    if len(one.parts) == 1:
-        return entry
-    if len(entry.shape) <= one.axis or entry.shape[one.axis] % len(one.parts):
-        raise RuleError(f"its shape {list(entry.shape)} cannot be cut into {len(one.parts)} equal parts")
-    extent = entry.shape[one.axis] // len(one.parts)
-    start = one.parts.index(part) * extent
-    return sliced(entry, axis=one.axis, start=start, stop=start + extent)
 
 
 def _refuse_collisions(made: Iterable[_Made]) -> None:
@@ -209,10 +201,6 @@ def _refuse_collisions(made: Iterable[_Made]) -> None:
         other = seen.setdefault(one.entry.name, one)
         if other is not one:
             raise RuleError(
-                f"the layout gives {_listed(list(other.origins))} and {_listed(list(one.origins))} one name, {one.entry.name!r}",
+                f"the layout gives {listed(list(other.origins))} and {listed(list(one.origins))} one name, {one.entry.name!r}",
                 remedy="Leave one of them out with exclude.",
             )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
