@@ -18,8 +18,9 @@ import resource
 import signal
 import sys
 import traceback
+import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,8 @@ def judge(case: Case) -> Verdict:
         verdict.seen = f"{kind}, {count(len(opened), 'tensor')}"
         if case.tensors:
             verdict.faults += list(compare(opened, case))
+        elif opened.format in PEERS:
+            verdict.faults += list(compare_with_peer(opened, case))
         elif case.truth is not None:
             verdict.seen = "; ".join((f"{kind}, no tensors", *opened.notes))
             if len(opened) and "burn reads it" not in case.description:
@@ -217,6 +220,49 @@ def describe(entry: TensorEntry) -> tuple[str, tuple[int, ...], str]:
 def expected_of(tensor: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str]:
     """Give dtype, shape and digest as the truth has them; its dtypes are PyTorch's or Burn's."""
     return dtype_row(tensor["dtype"]).name, tuple(tensor["shape"]), tensor["sha256"]
+
+
+def compare_with_peer(opened: Any, case: Case) -> Iterator[str]:
+    """Compare values with what the format's own library reads, where the truth knows only what PyTorch makes of the file."""
+    ours = Counter(hashlib.sha256(entry.read()).hexdigest() for entry in opened.entries.values() if not entry.problem)
+    theirs = Counter(
+        hashlib.sha256(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()).hexdigest()
+        for array in PEERS[opened.format](case.file)
+    )
+    if ours != theirs:
+        yield f"{(ours - theirs).total()} of {ours.total()} values are not among the {theirs.total()} of the format's own library"
+
+
+def read_numpy(file: Path) -> list[np.ndarray]:
+    """Give the arrays that NumPy reads without its pickles."""
+    found = np.load(file, allow_pickle=False)
+    return [found] if isinstance(found, np.ndarray) else list(found.values())
+
+
+def read_hdf5(file: Path) -> list[np.ndarray]:
+    """Give the arrays that h5py reads."""
+    import h5py
+
+    found: list[np.ndarray] = []
+    packed = zipfile.is_zipfile(file)
+    raw = zipfile.ZipFile(file).read("model.weights.h5") if packed else file.read_bytes()
+    with h5py.File(io.BytesIO(raw)) as opened:
+        opened.visititems(lambda _, held: found.append(held[()]) if isinstance(held, h5py.Dataset) else None)
+    return [np.asarray(array) for array in found]
+
+
+def read_gguf(file: Path) -> list[np.ndarray]:
+    """Give the bytes of the tensors that the package gguf reads."""
+    import gguf
+
+    return [tensor.data for tensor in gguf.GGUFReader(file).tensors]
+
+
+PEERS: Mapping[str, Callable[[Path], list[np.ndarray]]] = {
+    "numpy": read_numpy,
+    "hdf5": read_hdf5,
+    "gguf": read_gguf,
+}
 
 
 def compare_beside(opened: Any, case: Case) -> Iterator[str]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         PyTorchToBurnAdapter,
         chain,
     )
-    from firekeep.api import convert, diff, doctor, load_file, open, save_bytes, save_file, scan, verify
+    from firekeep.api import convert, dequantize, diff, doctor, load_file, open, save_bytes, save_file, scan, verify
     from firekeep.bridges import entries_of, slots_of
     from firekeep.checkpoint import (
         CheckpointManager,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from firekeep.entry import TensorEntry
     from firekeep.ids import ParamId
     from firekeep.limits import Limits
-    from firekeep.models import apply, collect, load_into, preview, renamed_keys, save, saved_metadata
+    from firekeep.models import apply, collect, load_as, load_into, preview, renamed_keys, save, saved_metadata
     from firekeep.records import (
         LrSchedulerRecord,
         Module,
@@ -77,11 +77,12 @@ if TYPE_CHECKING:
 
 _HOMES = {
     **dict.fromkeys(
-        ("convert", "diff", "doctor", "load_file", "open", "save_bytes", "save_file", "scan", "verify"),
+        ("convert", "dequantize", "diff", "doctor", "load_file", "open", "save_bytes", "save_file", "scan", "verify"),
         "firekeep.api",
     ),
     **dict.fromkeys(
-        ("apply", "collect", "load_into", "preview", "renamed_keys", "save", "saved_metadata"), "firekeep.models"
+        ("apply", "collect", "load_as", "load_into", "preview", "renamed_keys", "save", "saved_metadata"),
+        "firekeep.models",
     ),
     **dict.fromkeys(
         ("BurnToPyTorchAdapter", "FloatCastAdapter", "HalfPrecisionAdapter", "PyTorchToBurnAdapter", "chain"),
@@ -185,9 +186,11 @@ __all__ = [
     "chain",
     "collect",
     "convert",
+    "dequantize",
     "diff",
     "doctor",
     "entries_of",
+    "load_as",
     "load_file",
     "load_into",
     "open",

@@ -74,6 +74,18 @@ def load_file(
     return loading.load_file(source, options, chosen=PathFilter.of(include=include, exclude=exclude), copy=copy)
 
 
+def dequantize(source: Readable, name: str, *, limits: Limits = DEFAULT_LIMITS) -> Array:
+    """Give one tensor of a GGUF file as float32, unpacked if it is kept in quantised blocks.
+
+    Raises `MissingExtraError` where the package that knows the blocks is not installed, and `TensorNotFoundError`.
+
+    Example:
+        >>> firekeep.dequantize("model.gguf", "blk.0.attn_q.weight")  # doctest: +SKIP
+    """
+    with open_file(source, OpenOptions(limits=limits, dequantize=True)) as opened:
+        return opened.array(name)
+
+
 def save_file(
     tensors: Mapping[str, Any],
     path: str | os.PathLike[str],

@@ -86,7 +86,10 @@ def collect(obj: Any, job: CollectJob) -> Collection:
         outline = bridge.outline(obj)
         entries = bridge.entries(obj)
         kept, left_out = _choose(outline, entries, job.chosen)
-        return arrange(kept, outline, job, left_out=left_out)
+        made = arrange(kept, outline, job, left_out=left_out)
+    if outline.others:
+        made = replace(made, steps=(*made.steps, f"left out, being no tensors: {some(outline.others)}"))
+    return made
 
 
 def _choose(
@@ -115,6 +118,8 @@ def arrange(
     if layout is not None and layout != outline.convention:
         like = None if job.like is None else job.like.read_by(job.load_surgery, job.load_renames)
         told = outline.convention is not None and not outline.bare
+        if like is not None and job.remapper and not job.surgery:  # whose names are those after the renames
+            like = like.before(job.remapper.rename([entry.name for entry in made]).names)
         laid = lay_out(made, outline, layout=layout, like=like, told=told, holds_scalars=job.holds_scalars)
         made, scalars, steps = list(laid.entries), dict(laid.scalars), list(laid.steps)
     losses = Losses()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import repeat
 
@@ -82,9 +82,9 @@ def make_entries(
     *,
     param_ids: Iterable[ParamId | None] = repeat(None),
     problems: Iterable[str | None] = repeat(None),
-) -> list[TensorEntry]:
-    """Make many entries at once from columns of equal length."""
-    return list(map(TensorEntry, names, dtypes, shapes, blobs, param_ids, problems))
+) -> Iterator[TensorEntry]:
+    """Make many entries from columns of equal length, each when it is asked for."""
+    return map(TensorEntry, names, dtypes, shapes, blobs, param_ids, problems)
 
 
 def untied(entry: TensorEntry) -> TensorEntry:

@@ -24,6 +24,8 @@ from firekeep.supply import Supply
 from firekeep.views import ghost
 from firekeep.wording import some
 
+_COUNTER = "num_batches_tracked"
+
 _SPELLINGS = {
     "gamma": ("weight",),
     "beta": ("bias",),
@@ -55,6 +57,29 @@ class Likeness:
     whole: bool = True
     """All that the reader looks for has to be there."""
 
+    def before(self, names: Mapping[str, str]) -> Likeness:
+        """Give this under the names that tensors have before a rename; `names` maps these to those of the reader."""
+        if all(old == new for old, new in names.items()):
+            return self
+        back = {new: old for old, new in names.items()}
+        layers = tuple(moved(self.layers, back))
+        taken = {layer.path for layer in layers}
+        spelled: dict[str, str] = {}
+        for new, old in back.items():
+            layer, dot, _ = old.rpartition(".")
+            for other in _other_names(new):
+                spelled.setdefault(other, f"{layer}{dot}{other.rpartition('.')[2]}")
+        named = {**spelled, **back}
+        entries = {entry.name: entry for entry in self.entries}  # a reader may also have the names of before
+        entries |= {
+            named[entry.name]: entry.renamed(named[entry.name]) for entry in self.entries if entry.name in named
+        }
+        return replace(
+            self,
+            entries=tuple(entries.values()),
+            layers=(*layers, *(layer for layer in self.layers if layer.path not in taken)),
+        )
+
     def evidence(
         self, entries: Sequence[TensorEntry], *, layout: Convention | None, source: Convention | None = None
     ) -> tuple[Convention, tuple[Layer, ...]]:
@@ -66,14 +91,13 @@ class Likeness:
         """
         source = source or self._other(layout)
         if (self.layers or self.told) and self.layout is not None:
-            layers = self.layers
-            return source, layers if self.layout == source else translate_layers(
-                layers, source=self.layout, target=source
-            )
+            reader = self.in_layout(source)
+            return source, _layers_holding(reader, entries)
         if self.layout == layout and self.entries and {source, layout} == set(BURNS):
             if layout == "torch":
                 self._require(entries)
                 return source, translate_layers(layers_from_like(self.entries, entries), source="torch", target=source)
+            self._require_all(entries)
             return source, layers_from_like(entries, self.entries)
         raise RuleError(
             f"{self.what} does not tell what layers the tensors belong to",
@@ -101,6 +125,20 @@ class Likeness:
             raise RuleError(
                 f"{self.what} has nothing like {some(unclear)}, which may lie otherwise in the layout 'torch'",
                 remedy="Give like= a model or a file that has them, or leave them out with exclude.",
+            )
+
+    def _require_all(self, entries: Sequence[TensorEntry]) -> None:
+        """Refuse tensors in PyTorch's layout that these, in Burn's, have none of: a vector may be a norm's, of another name there."""
+        known = {entry.name for entry in self.entries}
+        unclear = [
+            entry.name
+            for entry in entries
+            if known.isdisjoint((entry.name, *_other_names(entry.name))) and entry.name.rpartition(".")[2] != _COUNTER
+        ]
+        if unclear:
+            raise RuleError(
+                f"{self.what} has nothing like {some(unclear)}, which may lie otherwise, or have other names, in the layout 'burn'",
+                remedy="Give like= a model or a file that has them, rename them to the names it has, or leave them out with exclude.",
             )
 
     def tells(self, layout: Convention | None) -> bool:
@@ -164,6 +202,19 @@ def likeness_of(like: Any, options: OpenOptions) -> Likeness:
         modules=outline.modules,
         told=_is_model(like) and outline.convention is not None and not outline.bare,
     )
+
+
+def _layers_holding(reader: Likeness, entries: Sequence[TensorEntry]) -> tuple[Layer, ...]:
+    """Give the layers of a reader; refuses tensors that lie in none and have no name of its: nothing tells how these lie."""
+    known = {entry.name for entry in reader.entries}
+    paths = {layer.path for layer in reader.layers}
+    unclear = [entry.name for entry in entries if entry.name not in known and paths.isdisjoint(_parts(entry.name))]
+    if unclear := [name for name in unclear if name.rpartition(".")[2] != _COUNTER]:
+        raise RuleError(
+            f"{reader.what} has nothing like {some(unclear)}, so that nothing tells how they lie",
+            remedy="Give like= a model or a file that has them, rename them to the names it has, or leave them out with exclude.",
+        )
+    return reader.layers
 
 
 def _is_model(obj: Any) -> bool:

@@ -13,7 +13,7 @@ from firekeep.opened import Readable, open_file
 if TYPE_CHECKING:
     from firekeep.collecting import Collection, SaveReport
     from firekeep.report import LoadReport
-    from firekeep.rules import KeyRemapper, Rule
+    from firekeep.rules import DTypeLike, KeyRemapper, Rule
     from firekeep.rules.filter import Wanted
     from firekeep.rules.surgery import Surgery
     from firekeep.saving import Progress
@@ -29,7 +29,7 @@ def save(
     surgery: Surgery | Iterable[Any] = (),
     include: Wanted | Iterable[Wanted] = (),
     exclude: Wanted | Iterable[Wanted] = (),
-    dtype: str | None = None,
+    dtype: DTypeLike | None = None,
     ties: str = "keep",
     metadata: Mapping[str, str] | None = None,
     scalars: Mapping[str, Any] | None = None,
@@ -93,7 +93,7 @@ def load_into(
     surgery: Surgery | Iterable[Any] = (),
     include: Wanted | Iterable[Wanted] = (),
     exclude: Wanted | Iterable[Wanted] = (),
-    dtype: str = "module",
+    dtype: DTypeLike = "module",
     layout: str | None = None,
     top_level_key: str | None = None,
     allow_missing: bool | None = None,
@@ -153,7 +153,7 @@ def load_as(
     surgery: Surgery | Iterable[Any] = (),
     include: Wanted | Iterable[Wanted] = (),
     exclude: Wanted | Iterable[Wanted] = (),
-    dtype: str = "module",
+    dtype: DTypeLike = "module",
     layout: str | None = None,
     top_level_key: str | None = None,
     allow_missing: bool | None = None,
@@ -203,7 +203,7 @@ def collect(
     surgery: Surgery | Iterable[Any] = (),
     include: Wanted | Iterable[Wanted] = (),
     exclude: Wanted | Iterable[Wanted] = (),
-    dtype: str | None = None,
+    dtype: DTypeLike | None = None,
     ties: str = "keep",
     limits: Limits = DEFAULT_LIMITS,
 ) -> Collection:
@@ -240,7 +240,7 @@ def apply(
     surgery: Surgery | Iterable[Any] = (),
     include: Wanted | Iterable[Wanted] = (),
     exclude: Wanted | Iterable[Wanted] = (),
-    dtype: str = "module",
+    dtype: DTypeLike = "module",
     layout: str | None = None,
     allow_missing: bool | None = None,
     allow_unused: bool | None = None,
@@ -383,19 +383,19 @@ def _collect_job(
     surgery: Any,
     include: Any,
     exclude: Any,
-    dtype: str | None,
+    dtype: DTypeLike | None,
     ties: str,
     limits: Limits,
 ) -> Any:
     from firekeep.collecting import CollectJob
     from firekeep.layouts import check_layout
     from firekeep.likeness import likeness_of
-    from firekeep.rules import PathFilter, cast_target
+    from firekeep.rules import PathFilter, cast_target, name_dtype
 
     return CollectJob(
         chosen=PathFilter.of(include=include, exclude=exclude),
         layout=None if layout is None else check_layout(layout),
-        dtype=None if dtype is None else cast_target(dtype),
+        dtype=None if dtype is None else cast_target(name_dtype(dtype)),
         remapper=_remapper(rename),
         surgery=_surgery(surgery),
         like=None if like is None else likeness_of(like, OpenOptions(limits=limits)),
@@ -411,7 +411,7 @@ def _load_job(
     surgery: Any,
     include: Any,
     exclude: Any,
-    dtype: str,
+    dtype: DTypeLike,
     layout: str | None,
     allow_missing: bool | None,
     allow_unused: bool | None,
@@ -446,6 +446,7 @@ def _load_job(
         layout=None if layout is None else check_layout(layout),
         stage=stage,
         dry_run=dry_run,
+        switches={"missing": "allow_missing=True", "unused": "allow_unused=True", "shape": "allow_mismatched=True"},
     )
 
 

@@ -100,6 +100,8 @@ class Outline(Sequence[Slot]):
     layers: tuple[Layer, ...] = ()
     modules: frozenset[str] = field(default_factory=frozenset)
     bare: bool = False
+    others: tuple[str, ...] = ()
+    """Names of values that are no tensors, where the model is a tree that holds such."""
 
     @overload
     def __getitem__(self, index: int) -> Slot: ...

@@ -20,7 +20,7 @@ from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.matching import Policy
 from firekeep.opened import open_file
 from firekeep.report import LoadReport
-from firekeep.rules import KeyRemapper, PathFilter, Rule, cast_target
+from firekeep.rules import DTypeLike, KeyRemapper, PathFilter, Rule, cast_target, name_dtype
 from firekeep.rules.surgery import Surgery
 from firekeep.supply import Supply, supply_of_file, supply_of_opened
 from firekeep.views import ghost
@@ -35,7 +35,7 @@ class StoreOptions:
     applies their inverse, as it does that of `surgery`, which splits and joins the file's tensors before renames. `layout` is the
     file's, None for what its format promises. `allow_partial` lets the file lack tensors,
     `allow_unused` lets it hold more than the model wants, `validate=False` leaves tensors of another shape as they are. `dtype` is "module"
-    (a slot keeps its dtype), "file", or the name of a float type, in which a save writes floats, too.
+    (a slot keeps its dtype), "file", or a float type, in which a save writes floats, too.
     """
 
     include: Any = ()
@@ -44,7 +44,7 @@ class StoreOptions:
     surgery: Any = ()
     layout: str | None = None
     like: Any = None
-    dtype: str = "module"
+    dtype: DTypeLike = "module"
     match: Literal["auto", "exact"] = "auto"
     allow_partial: bool = False
     allow_unused: bool = True
@@ -199,10 +199,11 @@ class Store:
     def _collect_job(self) -> CollectJob:
         options = self.options
         like = None if options.like is None else likeness_of(options.like, self._open_options())
+        hold = held(options.dtype)
         return CollectJob(
             chosen=self._chosen,
             layout=None if options.layout is None else check_layout(options.layout),
-            dtype=None if options.dtype in ("module", "file") else cast_target(options.dtype),
+            dtype=None if isinstance(hold, str) else hold,
             like=like or self._loaded,
             load_surgery=self._surgery,
             load_renames=self._remapper,
@@ -235,6 +236,7 @@ class Store:
             dtype=held(options.dtype),
             layout=None if options.layout is None else check_layout(options.layout),
             stage=options.stage,
+            switches={"missing": "allow_partial=True", "unused": "allow_unused=True", "shape": "validate=False"},
         )
 
     def __repr__(self) -> str:
@@ -267,13 +269,13 @@ class PytorchStore(Store):
         )
 
 
-def held(dtype: str) -> Hold:
+def held(dtype: DTypeLike) -> Hold:
     """Read the word for what slots hold after a load: "module", "file", or a float type."""
-    if dtype == "module":
+    if isinstance(dtype, str) and dtype == "module":
         return "module"
-    if dtype == "file":
+    if isinstance(dtype, str) and dtype == "file":
         return "file"
-    return cast_target(dtype)
+    return cast_target(name_dtype(dtype))
 
 
 def _remapper(rename: Any) -> KeyRemapper:

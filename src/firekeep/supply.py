@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from firekeep.formats import OpenOptions
+
+_RANK = re.compile(r"\d+\.__rank", re.ASCII)
+_RECORDS = re.compile(r"optimizer|optim|lr_scheduler|scheduler")
+"""What files of records are called where one of a model is called so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +66,35 @@ class Supply:
 def supply_of_file(source: Readable, options: OpenOptions) -> Iterator[Supply]:
     """Open a file and offer its tensors, or those of the one part of it that is a model, until the file is closed again."""
     with open_file(source, replace(options, top_level_key=options.top_level_key or None)) as opened:
+        _refuse_records(opened)
         yield supply_of_opened(opened, options)
+
+
+def _refuse_records(opened: OpenedFile) -> None:
+    """Refuse what Burn keeps beside a model, the states of optimizers and schedulers: nothing in it is a tensor of a model."""
+    if any(_RANK.fullmatch(name) for name in opened.container.scalars):
+        raise RuleError(
+            "this is the record of an optimizer, whose tensors are named by the ids of parameters, and no model",
+            path=opened.path,
+            remedy=_model_beside(opened.path),
+        )
+    if opened.format == "burnpack" and opened.container.scalars and not opened.container.entries:
+        raise RuleError(
+            "this holds numbers and no tensors, as the record of a scheduler does, and no model",
+            path=opened.path,
+            remedy=_model_beside(opened.path),
+        )
+
+
+def _model_beside(path: str | None) -> str:
+    if path is None:
+        return "Give the model's own file."
+    record = Path(path)
+    names = dict.fromkeys((_RECORDS.sub("model", record.name), f"model{record.suffix}"))
+    for name in names:
+        if name != record.name and record.with_name(name).is_file():
+            return f"Give the model's own file, which lies beside it: {str(record.with_name(name))!r}."
+    return "Give the model's own file."
 
 
 def supply_of_opened(opened: OpenedFile, options: OpenOptions) -> Supply:

@@ -5,12 +5,22 @@ from __future__ import annotations
 import errno
 import json
 import os
+import warnings
 
 import numpy as np
 import pytest
 
 from checkpoint.states import State, names_in
-from firekeep.checkpoint import CheckpointManager, KeepAll, KeepBest, KeepEvery, KeepLast, NoStepError, StepExistsError
+from firekeep.checkpoint import (
+    CheckpointManager,
+    CheckpointWarning,
+    KeepAll,
+    KeepBest,
+    KeepEvery,
+    KeepLast,
+    NoStepError,
+    StepExistsError,
+)
 from firekeep.checkpoint._folders import Folders
 from firekeep.errors import DiskFullError, ExistsError, RuleError
 
@@ -252,6 +262,51 @@ def test_ticks_save_when_a_step_is_due(tmp_path):
     assert [info.step for info in manager.steps()] == [3, 6, 9]
     manager.save(State(12), step=12)
     assert not manager.tick(State(12), step=12), "what has been saved in this step is not saved twice"
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_tick_warns_once_of_a_higher_step_of_another_run(tmp_path, background):
+    make(tmp_path).save(State(9), step=9)
+    manager = make(tmp_path, every=1, background=background)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for step in (1, 2, 3):
+            manager.tick(State(step), step=step)
+        manager.close()
+    assert issubclass(warned[0].category, CheckpointWarning)
+    assert len(warned) == 1
+    told = str(warned[0].message)
+    assert told.startswith(f"step 1 was saved in {tmp_path}, where step 9 of an earlier run lies")
+    assert warned[0].filename.endswith(("test_manager.py", "_manager.py"))
+
+
+def test_a_state_that_nobody_counts_in_has_the_number_of_its_step(tmp_path):
+    state = State()
+    state.step = 0
+    manager = make(tmp_path)
+    for step in (5, 10):
+        manager.save(state, step=step)
+        assert state.step == step
+    again = State()
+    again.step = 10  # as a state that brings its step back has it
+    manager = make(tmp_path)
+    manager.restore(again)
+    manager.save(again, step=15)
+    assert again.step == 15
+
+
+def test_a_state_that_counts_for_itself_is_left_alone(tmp_path):
+    state = State()
+    state.step = 0
+    manager = make(tmp_path)
+    for epoch in (1, 2, 3):
+        state.step += 100
+        manager.save(state, step=epoch)
+        assert state.step == 100 * epoch
+    manager = make(tmp_path)
+    manager.restore(state)
+    manager.save(state, step=4)
+    assert state.step == 300
 
 
 def test_facts_of_a_state_stand_in_its_manifest(tmp_path):

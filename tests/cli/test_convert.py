@@ -216,6 +216,34 @@ def test_a_file_that_lacks_layers_does_not_tell_how_they_lie(fk: Run, tmp_path: 
     assert names(out) == ["fc.bias"]
 
 
+def test_a_file_to_be_like_has_the_names_that_the_renames_give(fk: Run, bare: Path, tmp_path: Path):
+    like, out = tmp_path / "like.bpk", tmp_path / "out.bpk"
+    firekeep.save(Net(fc=fm.Linear(3, 2), norm=fm.LayerNorm(2)), like)
+    inner = {f"module.{name}": array for name, array in firekeep.load_file(bare).items()}
+    wrapped = firekeep.save_file(inner, tmp_path / "wrapped.safetensors")
+    done = fk("convert", wrapped, out, "--layout", "burn", "--like", like, "--preset", "module.")
+    assert (done.code, done.err) == (0, "")
+    assert names(out) == ["fc.bias", "fc.weight", "norm.beta", "norm.gamma"]
+    assert np.array_equal(firekeep.load_file(out)["fc.weight"], inner["module.fc.weight"].T)
+
+
+@pytest.mark.parametrize("excluded", [(), ("--exclude", "fc.weight")])
+def test_tensors_that_the_file_to_be_like_lacks_are_not_passed_as_they_are(
+    fk: Run, bare: Path, tmp_path: Path, excluded: tuple[str, ...]
+):
+    like, out = tmp_path / "like.bpk", tmp_path / "out.bpk"
+    firekeep.save(Net(fc=fm.Linear(3, 2), norm=fm.LayerNorm(2)), like)
+    other = firekeep.save_file(
+        {f"module.{name}": array for name, array in firekeep.load_file(bare).items()}, tmp_path / "in.safetensors"
+    )
+    done = fk("convert", other, out, "--layout", "burn", "--like", like, *excluded)
+    assert done.code == 2
+    assert ("'module.fc.weight'" in done.err) == (not excluded)
+    assert "'module.norm.weight'" in done.err
+    assert "leave them out with --exclude.\n" in done.err
+    assert not out.exists()
+
+
 def test_a_layout_that_nothing_tells_is_refused_with_the_options_that_tell_it(fk: Run, bare: Path, tmp_path: Path):
     done = fk("convert", bare, tmp_path / "out.bpk", "--layout", "burn")
     assert (done.code, done.out) == (2, "")

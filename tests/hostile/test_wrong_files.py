@@ -323,8 +323,14 @@ KINDS = {
     ),
 }
 READ = {
-    "burnpack": "burnpack", "safetensors": "safetensors", "pytorch": "pytorch",
-    "npy": "numpy", "npz": "numpy", "hdf5": "hdf5", "keras": "hdf5", "gguf": "gguf",
+    "burnpack": "burnpack",
+    "safetensors": "safetensors",
+    "pytorch": "pytorch",
+    "npy": "numpy",
+    "npz": "numpy",
+    "hdf5": "hdf5",
+    "keras": "hdf5",
+    "gguf": "gguf",
 }
 FILES = [(path, kind) for kind, paths in KINDS.items() for path in paths]
 

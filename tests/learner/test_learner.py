@@ -389,6 +389,29 @@ def test_what_is_no_model_optimizer_or_scheduler_is_refused():
         quiet(model, {"a": sgd(model), "b": sgd(model)}, Cosine(initial=0.1, iterations=3))
 
 
+def test_early_stopping_by_a_number_is_refused_with_what_is_due():
+    model = line()
+    with pytest.raises(TypeError, match=r"EarlyStopping\(patience=3\)"):
+        Learner(model, sgd(model), loss=nn.functional.mse_loss, num_epochs=1, early_stopping=3)
+
+
+def test_what_is_other_than_in_the_run_before_is_told(tmp_path):
+    data = torch.utils.data.TensorDataset(torch.ones(8, 1), torch.ones(8, 1))
+
+    def fit(lr, batch_size, num_epochs):
+        model = nn.Linear(1, 1)
+        learner = quiet(model, sgd(model, lr), num_epochs=num_epochs, checkpoint=tmp_path)
+        return learner.fit(torch.utils.data.DataLoader(data, batch_size=batch_size))
+
+    fit(0.1, 4, 1)
+    report = fit(0.25, 4, 2)
+    assert report.exact
+    assert "\n  optimizer: lr: 0.25 -> 0.1, as it was saved\n" in str(report)
+    report = fit(0.1, 2, 3)
+    assert report.exact is False
+    assert "\n  not exactly: data: batches were of 4, and are of 2 now\n" in str(report)
+
+
 def test_no_batches_are_an_error_and_not_a_trained_model():
     model = line()
     with pytest.raises(RuleError, match="no batches"):

@@ -123,13 +123,13 @@ def test_a_place_that_lacks_one_of_its_tensors_is_missing_and_not_applied():
     assert made.wanted == 2
 
 
-def test_suggestions_speak_the_names_of_the_model_and_of_the_file():
+def test_suggestions_speak_the_names_of_the_model_and_those_after_the_renames():
     made = make_report(
         match([want("fc1.bias", slots=("fc1.b",)), "x"], ["fc.bias", "x"]),
         policy=LENIENT,
         sources={"fc.bias": "old.fc.bias"},
     )
-    assert made.suggestions["fc1.b"].name == "old.fc.bias"
+    assert made.suggestions["fc1.b"].name == "fc.bias"
 
 
 def test_everything_is_in_the_data():

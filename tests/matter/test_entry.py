@@ -94,7 +94,7 @@ def test_a_renamed_entry_is_the_same_tensor():
 def test_columns_become_entries():
     blobs = [MemoryBlob(bytes(4)), MemoryBlob(bytes(8))]
     made = make_entries(["a", "b"], [F32, F32], [(1,), (2,)], blobs, problems=[None, "no"])
-    assert made == [TensorEntry("a", F32, (1,), blobs[0]), TensorEntry("b", F32, (2,), blobs[1], problem="no")]
+    assert list(made) == [TensorEntry("a", F32, (1,), blobs[0]), TensorEntry("b", F32, (2,), blobs[1], problem="no")]
 
 
 def test_one_place_of_one_dtype_and_shape_is_one_tensor():

@@ -10,10 +10,11 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
 from firekeep.errors import RuleError
 from firekeep.training import ResumableLoader, ResumableSampler, SeededDataset, sample_seed
+from training.states import restore, trained, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a machine of one processor
 
@@ -412,3 +413,28 @@ def test_with_another_sampler_the_epoch_is_told():
     data.set_epoch(0)
     assert data[3].tolist() == first
     assert len(data) == 12
+
+
+@pytest.mark.parametrize(
+    ("length", "batch_size", "told"),
+    [
+        (12, 2, "data: batches were of 4, and are of 2 now"),
+        (8, 4, "data: the length of the dataset was 12, and is 8 now"),
+    ],
+)
+def test_other_epochs_to_come_are_told_where_an_epoch_begins(length, batch_size, told, tmp_path):
+    def make(length, batch_size):
+        data = TensorDataset(torch.arange(length))
+        loader = DataLoader(data, batch_size=batch_size, sampler=ResumableSampler(length))
+        return trained(data=ResumableLoader(loader))
+
+    state = make(12, 4)
+    for _ in state.data:
+        pass
+    write(state, tmp_path)
+    assert restore(make(12, 4), tmp_path).exact
+    report = restore(make(length, batch_size), tmp_path)
+    assert not report.exact
+    assert report.ok
+    assert report.changed == (told,)
+    assert report.reasons() == (told,)

@@ -291,10 +291,72 @@ def test_without_strict_what_fits_is_taken_and_the_rest_is_told(tmp_path):
 
 def test_parts_of_the_checkpoint_that_nobody_wants_are_told(tmp_path):
     write(trained(), tmp_path)
-    report = restore(TrainingState(model=net(5), rng=False), tmp_path)
+    report = restore(TrainingState(model=net(5), rng=False, strict=False), tmp_path)
     assert report.ok
     assert not report.exact
     assert set(report.dropped) == {"optimizer", "rng"}
+
+
+@pytest.mark.parametrize("kind", ["optimizer", "scheduler", "ema"])
+def test_parts_that_the_next_save_would_lose_refuse_all(kind, tmp_path):
+    def make(seed):
+        state = trained(seed)
+        state.scheduler = lr_scheduler.StepLR(state.optimizer, 1)
+        state.ema = swa_utils.AveragedModel(state.model)
+        return state
+
+    write(make(0), tmp_path)
+    other = make(5)
+    setattr(other, kind, None)
+    if kind == "optimizer":
+        other.scheduler = None
+    refused(other, tmp_path, f"{kind}: the checkpoint has it, and the state has no such part")
+    with pytest.raises(RestoreError) as refusal:
+        restore(other, tmp_path)
+    assert f"make the state with {kind}=..., or with strict=False" in refusal.value.message
+    assert kind in restore(other, tmp_path, strict=False).dropped
+
+
+def test_a_rate_that_the_program_has_changed_and_the_checkpoint_changes_back_is_told(tmp_path):
+    write(trained(), tmp_path)
+    model = net(5)
+    state = TrainingState(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.0001))
+    report = restore(state, tmp_path)
+    assert report.exact
+    assert "\n  optimizer: lr: 0.0001 -> 0.01, as it was saved\n" in str(report)
+    assert report.to_dict()["optimizers"]["optimizer"]["options_back"] == ["lr: 0.0001 -> 0.01, as it was saved"]
+    assert state.optimizer.param_groups[0]["lr"] == 0.01
+
+
+def test_a_rate_that_the_schedule_has_moved_is_not_told_as_changed(tmp_path):
+    def make(gamma, lr):
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+        return TrainingState(
+            model=model, optimizer=optimizer, scheduler=lr_scheduler.StepLR(optimizer, 1, gamma=gamma), rng=False
+        )
+
+    state = make(0.5, 0.01)
+    step(state.model, state.optimizer, 1)
+    state.scheduler.step()
+    write(state, tmp_path)
+    assert "as it was saved" not in str(restore(make(0.5, 0.01), tmp_path))
+    assert "optimizer: initial_lr: 0.1 -> 0.01, as it was saved" in str(restore(make(0.5, 0.1), tmp_path))
+
+
+def test_other_rates_of_many_groups_are_not_all_listed(tmp_path):
+    def make(lr):
+        model = net()
+        groups = [{"params": [one], "lr": lr + index} for index, one in enumerate(model.parameters())]
+        optimizer = torch.optim.Adam(groups)
+        step(model, optimizer)
+        return TrainingState(model=model, optimizer=optimizer, rng=False)
+
+    write(make(0.5), tmp_path)
+    told = str(restore(make(0.25), tmp_path))
+    assert "optimizer: group 3: lr: 3.25 -> 3.5, as it was saved" in told
+    assert "group 4" not in told
+    assert "optimizer: 2 more options are as they were saved" in told
 
 
 # Renamed, reordered, added, removed

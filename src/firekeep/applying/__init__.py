@@ -22,7 +22,7 @@ from firekeep.errors import FirekeepError, RuleError, TruncatedError
 from firekeep.folding import natural
 from firekeep.garbage import collector_paused
 from firekeep.layouts import tell_steps
-from firekeep.matching import Remedy, find_remedies
+from firekeep.matching import Policy, Remedy, find_remedies
 from firekeep.report import LoadError, LoadReport, NothingMatchedError, Problem, make_report
 from firekeep.rules import Losses, can_cast, cast
 from firekeep.slots import Outline, Slot
@@ -73,6 +73,9 @@ def _load_over(bridge: Bridge, obj: Any, supply: Supply, job: LoadJob) -> LoadRe
     with collector_paused():
         load = _prepare(bridge.outline(obj), supply, job, target=type(obj).__name__)
     report = _report(load, applied=None)
+    if not report.ok and not load.remedies and (found := _leniency(load)) is not None:
+        load.remedies.append(found)
+        report = _report(load, applied=None)
     if job.dry_run:
         return report
     if not report.ok:
@@ -117,10 +120,42 @@ def _prepare(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> 
     if tried.plan.refusals(job.policy):
         found = other_layout(outline, chosen, offered, tried, job)
         load.remedies += [found] if found is not None else []
-        load.remedies += find_remedies(tried.plan, tried.wanted.wants, tried.offers, options=tried.options)
+        load.remedies += find_remedies(
+            tried.plan, tried.wanted.wants, tried.offers, options=tried.options, renamed=bool(job.remapper)
+        )
         return load
     _settle(load, chosen)
     return load
+
+
+def _leniency(load: _Load) -> Remedy | None:
+    """Give what would have to be allowed for the load to do what it can, if with that it does."""
+    made, policy, job = load.tried.plan, load.job.policy, load.job
+    strict = {"missing": policy.missing, "unused": policy.unused, "shape": policy.shape}
+    left = {"missing": len(made.missing), "unused": len(made.unused), "shape": len(made.mismatched)}
+    needed = [kind for kind, number in left.items() if number and strict[kind] == "error"]
+    if not needed or not set(needed) <= set(job.switches):
+        return None
+    allowed = Policy(
+        missing="allow" if "missing" in needed else policy.missing,
+        unused="allow" if "unused" in needed else policy.unused,
+        shape="allow" if "shape" in needed else policy.shape,
+    )
+    lenient = replace(job, policy=allowed, dry_run=True)
+    try:
+        tried = _report(_prepare(load.outline, load.supply, lenient, target=load.target), applied=None)
+    except FirekeepError:
+        return None
+    if not tried.ok:
+        return None
+    words = {"missing": "missing", "shape": "of another shape"}
+    stay = " and ".join(f"{left[kind]:,} {word}" for kind, word in words.items() if kind in needed)
+    told = [f"{stay} stay as they are in the model"] if stay else []
+    told += [f"{left['unused']:,} unused stay out of it"] if "unused" in needed else []
+    return Remedy(
+        reason=f"if that is meant, {', '.join(told)} and the rest is loaded with",
+        python=", ".join(job.switches[kind] for kind in needed),
+    )
 
 
 def _refuse_slots(load: _Load, chosen: set[str]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from firekeep.dtypes import DType
@@ -33,3 +34,5 @@ class LoadJob:
     layout: Convention | None = None
     stage: bool = False
     dry_run: bool = False
+    switches: Mapping[str, str] = field(default_factory=dict)
+    """How whoever asks spells what allows tensors that are "missing", "unused" or of another "shape"."""

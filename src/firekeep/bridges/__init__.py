@@ -55,6 +55,11 @@ def bridge_of(obj: object) -> Bridge:
         bridge = row.door()
         if bridge.owns(obj):
             return bridge
+    if isinstance(obj, type):
+        raise UnsupportedError(
+            f"{obj.__module__}.{obj.__qualname__} is a class, and holds no tensors",
+            remedy=f"Give an object of it, such as {obj.__name__}(...).",
+        )
     kind = type(obj)
     raise UnsupportedError(
         f"an object of type {kind.__module__}.{kind.__qualname__} holds no tensors that can be told",

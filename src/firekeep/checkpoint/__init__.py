@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firekeep.checkpoint._catalog import Catalog, Layout
 from firekeep.checkpoint._doors import check_resume, prune_steps
-from firekeep.checkpoint._errors import DirectoryBusyError, NoStepError, StepExistsError
+from firekeep.checkpoint._errors import CheckpointWarning, DirectoryBusyError, NoStepError, StepExistsError
 from firekeep.checkpoint._manager import CheckpointManager
 from firekeep.checkpoint._reports import PruneReport, StepRestored, StepSaved
 from firekeep.checkpoint._resume_report import PartCheck, ResumeReport
@@ -28,6 +28,7 @@ __all__ = [
     "AnyOf",
     "Catalog",
     "CheckpointManager",
+    "CheckpointWarning",
     "DirectoryBusyError",
     "IncompleteStep",
     "KeepAll",

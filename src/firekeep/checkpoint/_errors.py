@@ -9,6 +9,10 @@ class StepExistsError(ExistsError):
     """The step has been saved already, here or by another process, and overwriting was not allowed."""
 
 
+class CheckpointWarning(UserWarning):
+    """A step was saved, and a later `restore()` would take another one: the directory has steps of an earlier run."""
+
+
 class NoStepError(FirekeepError, LookupError):
     """There is no complete step of the kind asked for; the message says what there is."""
 

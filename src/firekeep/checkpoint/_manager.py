@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,8 +16,9 @@ from typing import Any, Literal, Self
 from firekeep.checkpoint._background import Background
 from firekeep.checkpoint._catalog import Catalog, Layout, describe
 from firekeep.checkpoint._digest import digest_of
-from firekeep.checkpoint._errors import DirectoryBusyError, NoStepError
+from firekeep.checkpoint._errors import CheckpointWarning, DirectoryBusyError, NoStepError
 from firekeep.checkpoint._manifest import check_facts, check_metrics, check_step
+from firekeep.checkpoint._numbers import Numbers, higher_step, note_of, warning_of
 from firekeep.checkpoint._reports import PruneReport, StepRestored, StepSaved
 from firekeep.checkpoint._retention import KeepBest, KeepLast, Policy
 from firekeep.checkpoint._signals import DEFAULT, SignalWatch
@@ -98,6 +100,8 @@ class CheckpointManager:
         self._background: Background[StepSaved] = Background()
         self._watch = SignalWatch()
         self._saved: int | None = None
+        self._warned = False
+        self._numbers = Numbers()
         # A folder that cannot be made is told now, not after an epoch.
         self.directory.mkdir(parents=True, exist_ok=True)
         self.recover()
@@ -143,6 +147,9 @@ class CheckpointManager:
         In the background this returns once the state is copied; what went wrong with the save before is raised first. Metrics are
         numbers, NaN among them, which is worse than any other. Raises `StepExistsError` when the step is there, unless `overwrite`:
         the old one then stays until the new one is in its place. Whatever fails, the steps that were there are there.
+
+        A state with a `step` of its own that the program never changes gets this number there, so that it comes back as that of this
+        step; one that the program counts in, of batches for instance, stays as it is.
         """
         return self._save(state, step=step, metrics=metrics, overwrite=overwrite, background=self._in_background)
 
@@ -150,12 +157,11 @@ class CheckpointManager:
         self, state: Savable, *, step: int, metrics: Mapping[str, Any] | None, overwrite: bool, background: bool
     ) -> StepSaved:
         self.wait()
-        step = check_step(step)
-        info = StepInfo(
-            step=step, folder=self.directory, time=time.time(), metrics=check_metrics(metrics), facts=_facts(state)
-        )
+        step, metrics = check_step(step), check_metrics(metrics)
         if not overwrite:
             self._store.refuse_existing(step)
+        self._numbers.give(state, step)
+        info = StepInfo(step=step, folder=self.directory, time=time.time(), metrics=metrics, facts=_facts(state))
         sections = _sections(state)
         if not background:
             report = self._commit(sections, info, overwrite=overwrite)
@@ -169,6 +175,12 @@ class CheckpointManager:
         names = tuple(section.name for section in sections)
         return StepSaved(step=step, directory=self.directory, nbytes=size_of(copies), sections=names, background=True)
 
+    def _warn_once(self, saved: StepSaved | None) -> None:
+        if saved is not None and saved.hidden_by is not None and not self._warned:
+            self._warned = True
+            told = warning_of(saved.step, directory=self.directory, higher=saved.hidden_by)
+            warnings.warn(told, CheckpointWarning, stacklevel=3)
+
     def _commit(self, sections: Sequence[Section], info: StepInfo, *, overwrite: bool) -> StepSaved:
         try:
             saved = self._store.save(sections, info, overwrite=overwrite)
@@ -177,9 +189,11 @@ class CheckpointManager:
             raise
         gone: Sequence[StepInfo] = ()
         notes: tuple[str, ...] = ()
+        hidden_by: int | None = None
         try:
             stay, gone = self._store.prune(self._keep, best=self._best, spared=(info.step,))
-            notes = _of_other_runs(stay, info)
+            hidden_by = higher_step(stay, info)
+            notes = () if hidden_by is None else (note_of(hidden_by),)
         except (OSError, FirekeepError) as error:  # the step is saved: too many steps are no reason to end a run
             notes = (f"old steps could not be deleted, and will be after the next save: {error}",)
         return StepSaved(
@@ -189,6 +203,7 @@ class CheckpointManager:
             sections=tuple(section.name for section in sections),
             deleted=tuple(other.step for other in gone),
             notes=notes,
+            hidden_by=hidden_by,
         )
 
     def _outcome(self, info: StepInfo) -> str:
@@ -210,18 +225,20 @@ class CheckpointManager:
         """Save at the end of a step if one is due, or if a signal has come; says whether the run is to stop.
 
         A save that a signal asked for is complete when this returns, and replaces a step of the same number, which an earlier
-        run that went further has left.
+        run that went further has left. Warns once, with a `CheckpointWarning`, where a step of an earlier run has a higher number than
+        what is saved, so that a restore would take that one.
         """
         step = check_step(step)
         if self._preallocate:
             self.reserve(state)
         if self.stopping:
-            self.wait()
+            self._warn_once(self.wait())
             if self._saved != step:
-                self._save(state, step=step, metrics=metrics, overwrite=True, background=False)
+                self._warn_once(self._save(state, step=step, metrics=metrics, overwrite=True, background=False))
             return True
         if self._every is not None and step % self._every == 0 and self._saved != step:
-            self.save(state, step=step, metrics=metrics)
+            self._warn_once(self.wait())  # the save before this one, in the background
+            self._warn_once(self.save(state, step=step, metrics=metrics))
         return self.stopping
 
     def restore(self, state: Savable, step: int | Which = "latest") -> StepRestored:
@@ -245,6 +262,7 @@ class CheckpointManager:
                 except Exception as error:
                     error.add_note(f"It was step {info.step} of {self.directory} that was to be restored.")
                     raise
+            self._numbers.note(state, info.step)
             if self._preallocate:
                 self.reserve(state)
             return StepRestored(info=info, report=report)
@@ -321,7 +339,7 @@ class CheckpointManager:
         """Wait for the save in the background, raise what went wrong with it, and let go of memory and signals."""
         self._watch.remove()
         try:
-            self.wait()
+            self._warn_once(self.wait())
         finally:
             self._background.close()
             self._buffers = Buffers()
@@ -343,15 +361,6 @@ class CheckpointManager:
             last = self.latest()
             told = "holds no complete step" if last is None else f"holds step {last.step} as the last complete one"
             error.add_note(f"Nothing was saved because of this error; {self.directory} {told}.")
-
-
-def _of_other_runs(steps: Sequence[StepInfo], saved: StepInfo) -> tuple[str, ...]:
-    """Say that a higher step lies there, from before: most likely of another run, and it is what would be resumed."""
-    higher = [info.step for info in steps if info.step > saved.step and info.time < saved.time]
-    if not higher:
-        return ()
-    told = f"step {max(higher)}, which was saved before, has a higher number, so that restore() would take it"
-    return (f"{told}; give each run a directory of its own",)
 
 
 def _sections(state: Savable) -> list[Section]:

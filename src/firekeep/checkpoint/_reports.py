@@ -25,6 +25,8 @@ class StepSaved:
     deleted: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     background: bool = False
+    hidden_by: int | None = None
+    """A step of a higher number that was there before: most likely of another run, and it is what `restore()` would take."""
 
     def to_dict(self) -> dict[str, Any]:
         """Give it as data that `json` writes."""
@@ -36,6 +38,7 @@ class StepSaved:
             "deleted": list(self.deleted),
             "notes": list(self.notes),
             "background": self.background,
+            "hidden_by": self.hidden_by,
         }
 
     def __str__(self) -> str:

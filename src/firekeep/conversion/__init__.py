@@ -17,6 +17,7 @@ from typing import Any
 from firekeep import digests
 from firekeep.collecting import follow, lay_out
 from firekeep.conversion._check import check_entries
+from firekeep.conversion._counters import counters_of
 from firekeep.conversion._metadata import Merged, merge
 from firekeep.conversion._report import ConversionReport, Dropped
 from firekeep.conversion._set import Target, parse_size, refuse_existing, write_set
@@ -34,7 +35,7 @@ from firekeep.limits import Limits
 from firekeep.loading import choose, exclusion, refuse_without_bytes
 from firekeep.opened import OpenedFile, Readable, open_file
 from firekeep.parts import Part, take_part
-from firekeep.rules import KeyRemapper, Losses, PathFilter, Renaming, can_cast, cast
+from firekeep.rules import DTypeLike, KeyRemapper, Losses, PathFilter, Renaming, can_cast, cast, name_dtype
 from firekeep.saving import Meter, Progress, choose_format, prepare, tie
 from firekeep.scalars import Scalar
 from firekeep.slots import Convention, Outline
@@ -42,9 +43,6 @@ from firekeep.verification import read_digests
 from firekeep.wording import count, quote, size, some
 
 __all__ = ["ConversionReport", "DTypeLike", "Dropped", "Job", "convert", "name_dtype"]
-
-DTypeLike = Any
-"""A dtype's name, or the dtype itself: NumPy's (type or instance), ml_dtypes', JAX's, PyTorch's, firekeep's."""
 
 _STAND_INS = {"FLEX32": "F32", "BOOL_U8": "BOOL", "BOOL_U32": "BOOL"}
 """Burn's own types, which a format without them holds as the plain ones."""
@@ -82,6 +80,8 @@ class _Plan:
     excluded: tuple[str, ...]
     renaming: Renaming = Renaming({}, ())  # noqa: RUF009 - frozen
     scalars: dict[str, Scalar] = field(default_factory=dict)
+    restored: frozenset[str] = frozenset()
+    """Scalars that became tensors."""
     checked: int = 0
     losses: Losses = field(default_factory=Losses)
     casts: Counter[str] = field(default_factory=Counter)
@@ -91,16 +91,6 @@ class _Plan:
         """Give what is to be written."""
         scalars = self.scalars if self.row.holds_scalars else {}
         return Contents(entries=self.entries, metadata=self.merged.metadata, scalars=scalars)
-
-
-def name_dtype(dtype: DTypeLike) -> str:
-    """Give the name of a dtype, however it was given."""
-    if isinstance(dtype, str):
-        return dtype
-    if dtype is float:
-        return "F64"  # as NumPy and PyTorch understand Python's float, while "float" is PyTorch's name of F32
-    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
-    return name if isinstance(name, str) else str(dtype)
 
 
 def convert(src: Readable, dst: str | os.PathLike[str], options: OpenOptions, job: Job) -> ConversionReport:
@@ -216,19 +206,36 @@ def _rework(plan: _Plan, job: Job) -> None:
 def _lay_out(plan: _Plan, job: Job) -> None:
     opened = plan.part.opened
     source = layout_of(opened.format, opened.metadata, content=opened.container.layout).name
+    if job.layout is None and source == "torch" and plan.row.layout == "burn" and _has_matrices(plan.entries):
+        plan.notes.append(
+            "the tensors keep PyTorch's layout, as the metadata say; Burn itself would misread the weights of Linear layers, "
+            "unless written with layout='burn'"
+        )
     if job.layout is None or job.layout == source:
         return
     held = plan.part.opened.container
     if source not in CONVENTIONS:
         raise UnsupportedError(f"the layout {source!r} of the source cannot be turned into {job.layout!r}")
     like = None if job.like is None else likeness_of(job.like, OpenOptions(limits=job.limits))
+    if like is not None and job.remapper:  # whose names are those after the renames
+        like = like.before(job.remapper.rename([entry.name for entry in plan.entries]).names)
     convention = next(known for known in CONVENTIONS if known == source)
     outline = Outline(slots=(), convention=convention, layers=held.layers, modules=held.submodules)
     holds = plan.row.holds_scalars
     laid = lay_out(plan.entries, outline, layout=job.layout, like=like, holds_scalars=holds)
     plan.entries = list(laid.entries)
+    if job.layout == "torch":
+        counters = dict(counters_of(plan.scalars, plan.entries, job.chosen))
+        plan.entries += counters.values()
+        plan.restored = frozenset(counters)
+        plan.scalars = {key: scalar for key, scalar in plan.scalars.items() if key not in counters}
+        plan.notes += [f"{count(len(counters), 'counter')} of batches made of scalars"] if counters else []
     plan.scalars.update(laid.scalars)
     plan.notes += laid.steps
+
+
+def _has_matrices(entries: Iterable[TensorEntry]) -> bool:
+    return any(len(entry.shape) == 2 and entry.name.rpartition(".")[2] == "weight" for entry in entries)
 
 
 def _idle(renaming: Renaming) -> list[str]:
@@ -414,7 +421,7 @@ def _report(plan: _Plan, opened: OpenedFile, written: _Written, job: Job) -> Con
         digests=job.digest,
         checked=0 if job.dry_run else plan.checked,
         dropped=Dropped(
-            scalars=() if row.holds_scalars else tuple(source.scalars),
+            scalars=() if row.holds_scalars else tuple(key for key in source.scalars if key not in plan.restored),
             param_ids=ids,
             metadata=plan.merged.dropped,
             values=tuple(values),

@@ -158,6 +158,10 @@ class Position:
         if hasattr(self._batches, "check_state"):
             self._batches.check_state(state)
 
+    def changes(self, state: Mapping[str, Any]) -> tuple[str, ...]:
+        """Say what is other about the batches, where they can tell."""
+        return tuple(self._batches.changes(state)) if callable(getattr(self._batches, "changes", None)) else ()
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a place."""
         self._batches.load_state_dict(state)

@@ -78,6 +78,10 @@ class Learner:
         if not isinstance(model, nn.Module):
             raise TypeError(f"a torch.nn.Module is needed, not {type(model).__name__}")
         check_metrics(metrics)
+        if not isinstance(early_stopping, EarlyStopping | None):
+            raise TypeError(
+                f"early_stopping={early_stopping!r}: an EarlyStopping is needed, such as EarlyStopping(patience=3)"
+            )
         self.model = model
         self.optimizers = _optimizers(optimizer)
         self.schedulers = _schedulers(scheduler, self.optimizers)

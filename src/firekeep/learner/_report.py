@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from firekeep.checkpoint import StepRestored
+from firekeep.training import RestoreReport
 from firekeep.wording import count, lines
 
 EpochRecord = Mapping[str, Any]
@@ -65,6 +66,15 @@ class FitReport:
             "notes": list(self.notes),
         }
 
+    def _differences(self) -> list[str]:
+        """Say why the run did not go on exactly, and which options it has from the checkpoint."""
+        report = self.resumed.report if self.resumed is not None else None
+        told: list[str] = []
+        if isinstance(report, RestoreReport):
+            told += [f"not exactly: {why}" for why in report.reasons()]
+            told += report.set_back()
+        return told
+
     def __str__(self) -> str:
         why = {None: "complete", "early stopping": "ended by early stopping"}.get(
             self.stopped, f"interrupted by {self.stopped}"
@@ -73,6 +83,7 @@ class FitReport:
         if self.resumed is not None:
             how = "exactly" if self.exact else "not exactly"
             parts += lines([f"went on {how} from step {self.resumed.step} in {self.resumed.info.folder}"])
+            parts += lines(self._differences())
         parts += lines(f"{name} {value:.6g}" for name, value in self.metrics.items())
         if self.saved is not None:
             parts += lines([f"saved last: step {self.saved} in {self.directory}"])

@@ -44,14 +44,18 @@ def find_remedies(
     offers: Sequence[TensorEntry],
     *,
     options: MatchOptions = MatchOptions(),  # noqa: B008
+    renamed: bool = False,
 ) -> tuple[Remedy, ...]:
     """Try what could find more tensors of the file for the model, and give what does, the best first.
 
-    Each is one that was followed in a plan of its own, and found a place for more tensors than `made` did.
+    Each is one that was followed in a plan of its own, and found a place for more tensors than `made` did. With `renamed`
+    the offers have been through rename rules, to which others are added.
     """
     if not made.missing or not made.unused:
         return ()
     found = list(_matching(made, wants, offers, options)) or list(_renaming(made, wants, offers, options))
+    if renamed:
+        found = [_after_renames(remedy) for remedy in found]
     return tuple(sorted(found, key=lambda remedy: -remedy.gain))
 
 
@@ -80,6 +84,13 @@ def _renaming(
         if gain >= enough:  # a rule for a few of many is not what went wrong
             yield Remedy(reason=_gain(gain, reason), python=f"rename=[{_python(rule)}]", cli=_shell(rule), gain=gain)
             return
+
+
+def _after_renames(remedy: Remedy) -> Remedy:
+    if not remedy.python.startswith("rename=["):
+        return remedy
+    added = remedy.python.replace("rename=[", "rename=[..., ", 1)
+    return replace(remedy, reason=f"after the renames, {remedy.reason}", python=added)
 
 
 def _gain(gain: int, reason: str) -> str:

@@ -14,6 +14,8 @@ from firekeep.wording import middle
 
 _MACHINE = ("foreach", "fused", "capturable", "differentiable")
 """Options that say how a step is computed, and not what: those of the live optimizer stay."""
+_SCHEDULED = ("lr", "betas", "momentum")
+"""Options that a schedule of learning rates moves: where there is one that began with the same rate, they say nothing of their own."""
 _LONG = 1024
 
 
@@ -25,8 +27,11 @@ def plan_groups(
     kept: dict[int, str],
     notes: list[str],
     changed: list[str] | None = None,
+    back: list[str] | None = None,
 ) -> None:
     """Decide for each live group whether it takes over options; `restored` and `kept` are filled, and what else there is to say.
+
+    `back` is told the options that were set otherwise for this run, and become what they were when they were saved.
 
     Two groups correspond where all parameters that are in the record and in the optimizer lie in both or in neither. So a group that
     has gained or lost parameters keeps its options, and one that was split or joined does not get any.
@@ -54,6 +59,9 @@ def plan_groups(
         else:
             told_of = saved.groups[next(iter(origins))]
             restored[place] = _options(told_of, live.groups[place], place, notes, notes if changed is None else changed)
+            if back is not None:
+                prefix = "" if len(live.groups) == 1 else f"group {place}: "
+                back += [f"{prefix}{one}, as it was saved" for one in _set_back(restored[place], live.groups[place])]
 
 
 def _options(told: Any, live: Mapping[str, Any], place: int, notes: list[str], changed: list[str]) -> dict[str, Any]:
@@ -72,6 +80,16 @@ def _options(told: Any, live: Mapping[str, Any], place: int, notes: list[str], c
         if key in live and _differ(value, live[key])
     ]
     return made
+
+
+def _set_back(saved: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
+    """List the options that the live group has otherwise, but for those that a schedule is about to move anyway."""
+    began = "initial_lr" in saved and "initial_lr" in live and not _differ(saved["initial_lr"], live["initial_lr"])
+    return [
+        f"{key}: {_told(live[key])} -> {_told(value)}"
+        for key, value in saved.items()
+        if key in live and _differ(value, live[key]) and not (began and key in _SCHEDULED)
+    ]
 
 
 def _differ(first: Any, second: Any) -> bool:

@@ -51,6 +51,7 @@ class Planned:
     groups_kept: dict[int, str] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    options_back: list[str] = field(default_factory=list)
 
 
 def plan_restoration(saved: Saved, live: OptimizerState, layers: tuple[Layer, ...], remapper: KeyRemapper) -> Planned:
@@ -79,7 +80,16 @@ def _plan_options(planned: Planned) -> None:
     if _across.is_optax(live.base) and _across.is_optax(saved.base):
         _across.compare_options(saved, live, planned.changed)
     else:
-        plan_groups(saved, live, planned.told, planned.groups, planned.groups_kept, planned.notes, planned.changed)
+        plan_groups(
+            saved,
+            live,
+            planned.told,
+            planned.groups,
+            planned.groups_kept,
+            planned.notes,
+            planned.changed,
+            planned.options_back,
+        )
 
 
 def _match(planned: Planned, remapper: KeyRemapper) -> None:
@@ -318,6 +328,7 @@ def report_of(planned: Planned, policy: OptimizerPolicy, *, source: str | None, 
         renamed=planned.renamed,
         changed=tuple(planned.changed),
         notes=tuple(planned.notes),
+        options_back=tuple(planned.options_back),
         refusals=tuple(refusals),
         dry_run=dry_run,
     )

@@ -39,6 +39,8 @@ class OptimizerReport:
     changed: tuple[str, ...] = ()
     """What goes on, but not bit for bit as it was saved, or not beyond doubt as what it was saved as."""
     notes: tuple[str, ...] = ()
+    options_back: tuple[str, ...] = ()
+    """Options that were set otherwise for this run, and are again what they were when they were saved: "lr: 0.0001 -> 0.001"."""
     refusals: tuple[str, ...] = ()
     dry_run: bool = False
 
@@ -74,6 +76,7 @@ class OptimizerReport:
             "renamed": dict(self.renamed),
             "changed": list(self.changed),
             "notes": list(self.notes),
+            "options_back": list(self.options_back),
         }
 
     def __str__(self) -> str:

@@ -38,7 +38,8 @@ class _Made:
     metadata: dict[str, str] = field(default_factory=dict)
 
     def add(self, home: FileParam, name: str, entry: TensorEntry) -> None:
-        self.parts.setdefault(home.name, []).append(replace(entry, name=name, param_id=home.param_id))
+        part = TensorEntry(name, entry.dtype, entry.shape, entry.blob, home.param_id, entry.problem)
+        self.parts.setdefault(home.name, []).append(part)
 
 
 def write_state(taken: OptimizerState, *, layout: Convention | None, layers: tuple[Layer, ...]) -> Contents:
@@ -57,10 +58,10 @@ def write_state(taken: OptimizerState, *, layout: Convention | None, layers: tup
     else:
         _write_fields(taken, family, files, homes, made)
     _write_rest(taken, family, homes, made, is_global=bool(told))
+    stateful = {one.path for one in taken.params if one.state}
     for home in files.params if not told else ():
-        states = [one for one in taken.params if one.path in home.origins]
         made.metadata[str(int(home.param_id))] = home.name
-        if (family is not None and not family.fields()[1:]) or any(one.state for one in states):
+        if (family is not None and not family.fields()[1:]) or not stateful.isdisjoint(home.origins):
             made.scalars[f"{int(home.param_id)}.{RANK}"] = Scalar("uint", len(home.shape))
     entries = [*first, *(entry for home in files.params for entry in made.parts.get(home.name, ()))]
     about = _about(taken, family, told, entries)

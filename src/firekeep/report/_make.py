@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from firekeep.folding import natural
-from firekeep.matching import Pair, Plan, Policy, Remedy, Suggestion, suggest
+from firekeep.matching import Pair, Plan, Policy, Remedy, suggest
 from firekeep.report._report import LoadReport, Problem, ProblemKind, Renamed
 
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -64,7 +64,7 @@ def make_report(
         refusals=refusals,
         nothing_matched=plan.nothing,
         failed=failed,
-        suggestions={path: _named(near[want.name], sources) for path, want in missing.items() if want.name in near},
+        suggestions={path: near[want.name] for path, want in missing.items() if want.name in near},
         ambiguities=plan.ambiguities,
         remedies=tuple(remedies),
         notes=tuple(notes),
@@ -130,7 +130,3 @@ def _renamed(plan: Plan, sources: Mapping[str, str]) -> Iterator[Renamed]:
                 ruled = ("rename",) if name != pair.offer.name else ()
                 laid = ("layout",) if path != pair.want.name else ()
                 yield Renamed(name, path, (*ruled, *steps, *laid))
-
-
-def _named(suggestion: Suggestion, sources: Mapping[str, str]) -> Suggestion:
-    return replace(suggestion, name=sources.get(suggestion.name, suggestion.name))

@@ -85,7 +85,7 @@ class LoadReport:
     nothing_matched: bool = False
     failed: bool = False
     suggestions: Mapping[str, Suggestion] = field(default_factory=dict)
-    """By the model's name of a missing tensor: the unused name of the file that is nearest."""
+    """By the model's name of a missing tensor: the unused name of the file, after the renames, that is nearest."""
     ambiguities: tuple[Ambiguity, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()

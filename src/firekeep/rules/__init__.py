@@ -6,7 +6,16 @@ Members that few need are imported by their own names: `firekeep.rules.surgery` 
 from firekeep.rules._mapping_file import MappingFile
 from firekeep.rules._patterns import Pattern
 from firekeep.rules._presets import PRESETS, Preset
-from firekeep.rules.cast import HALF_PRECISION_TYPES, Losses, can_cast, cast, cast_target, half_precision
+from firekeep.rules.cast import (
+    HALF_PRECISION_TYPES,
+    DTypeLike,
+    Losses,
+    can_cast,
+    cast,
+    cast_target,
+    half_precision,
+    name_dtype,
+)
 from firekeep.rules.filter import PathFilter, Place, Predicate, Selection, Wanted
 from firekeep.rules.indices import Gap, OpenedGaps, close_gaps, open_gaps
 from firekeep.rules.rename import KeyRemapper, RenameRule, Renaming, Rule
@@ -14,6 +23,7 @@ from firekeep.rules.rename import KeyRemapper, RenameRule, Renaming, Rule
 __all__ = [
     "HALF_PRECISION_TYPES",
     "PRESETS",
+    "DTypeLike",
     "Gap",
     "KeyRemapper",
     "Losses",
@@ -34,5 +44,6 @@ __all__ = [
     "cast_target",
     "close_gaps",
     "half_precision",
+    "name_dtype",
     "open_gaps",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from firekeep import floats
 from firekeep.blobs import CHUNK, Blob
@@ -29,6 +29,20 @@ class Losses:
 
     overflowed: dict[str, int] = field(default_factory=dict)
     vanished: dict[str, int] = field(default_factory=dict)
+
+
+DTypeLike = Any
+"""A dtype's name, or the dtype itself: NumPy's (type or instance), ml_dtypes', JAX's, PyTorch's, firekeep's."""
+
+
+def name_dtype(dtype: DTypeLike) -> str:
+    """Give the name of a dtype, however it was given."""
+    if isinstance(dtype, str):
+        return dtype
+    if dtype is float:
+        return "F64"  # as NumPy and PyTorch understand Python's float, while "float" is PyTorch's name of F32
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    return name if isinstance(name, str) else str(dtype)
 
 
 def cast_target(name: str) -> DType:

@@ -122,6 +122,15 @@ class ResumableLoader:
         if hasattr(self.sampler, "check_state"):
             self.sampler.check_state(state["sampler"])
 
+    def changes(self, state: Mapping[str, Any]) -> tuple[str, ...]:
+        """Say what makes the epochs to come other ones than those of the run that the state is of, though the state can be taken."""
+        told: tuple[str, ...] = ()
+        if state["batch_size"] != self._batch_size:
+            told = (f"batches were of {state['batch_size']}, and are of {self._batch_size} now",)
+        if hasattr(self.sampler, "changes") and "sampler" in state:
+            told = (*told, *self.sampler.changes(state["sampler"]))
+        return told
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next loop go on where the state was taken; raises `RuleError` for one of another loader."""
         self.check_state(state)

@@ -13,6 +13,7 @@ from firekeep.report import LoadReport
 from firekeep.schedulers import SchedulerReport
 from firekeep.wording import count, lines, quote
 
+_SHOWN = 4
 _TITLE = re.compile(r"[^:]+: [0-9,]+")
 
 
@@ -110,10 +111,38 @@ class RestoreReport:
         how = "exactly" if self.exact else "not exactly"
         return f"the state of step {self.step:,}, epoch {self.epoch:,}, {done}, {how}"
 
+    def set_back(self) -> tuple[str, ...]:
+        """Say which options of optimizers this run had set otherwise, and has again as they were saved."""
+        told: list[str] = []
+        for name, one in self.optimizers.items():
+            told += [f"{name}: {back}" for back in one.options_back[:_SHOWN]]
+            if len(one.options_back) > _SHOWN:
+                told.append(f"{name}: {len(one.options_back) - _SHOWN:,} more options are as they were saved")
+        return tuple(told)
+
+    def reasons(self) -> tuple[str, ...]:
+        """Say, a sentence each, why the run does not go on exactly; nothing where it does."""
+        told = [f"{name} starts as it is: {why}" for name, why in self.fresh.items()]
+        told += [f"{name} is not taken over: {why}" for name, why in self.dropped.items()]
+        told += self.changed
+        told += [
+            f"{name}: {_told_model(one)}"
+            for name, one in self.models.items()
+            if not one.exact or one.casts or one.skipped
+        ]
+        for name, made in self.optimizers.items():
+            if not made.exact:
+                told += [f"{name}: {why}" for why in made.changed or (_told_optimizer(made),)]
+        told += [
+            f"{name}: {_told_scheduler(one)}" for name, one in self.schedulers.items() if not one.ok or one.changed
+        ]
+        return (*self.refusals, *told)
+
     def _body(self) -> Iterator[str]:
         yield from lines(f"{name}: {_told_model(one)}" for name, one in self.models.items())
         yield from lines(f"{name}: {_told_optimizer(one)}" for name, one in self.optimizers.items())
         yield from lines(f"{name}: {_told_scheduler(one)}" for name, one in self.schedulers.items())
+        yield from lines(self.set_back())
         yield from lines(
             f"{title}: {', '.join(names)}"
             for title, names in (("random", self.rng), ("data", self.data), ("values", self.values))

@@ -88,6 +88,7 @@ class Rest:
         tree = _checked(unpack(opened, key=KEY), opened)
         dropped: dict[str, str] = {}
         restored = self._plan_data(tree["data"], restoring, dropped)
+        other_data = [f"{name}: {why}" for name in restored for why in _changes(self.data[name], tree["data"][name])]
         rng = self._plan_rng(tree.get("rng"), restoring, dropped)
         extra = self._plan_extra(tree.get("extra", {}), restoring, dropped)
 
@@ -110,7 +111,7 @@ class Rest:
             data=restored,
             values=tuple(map(str, tree["values"])),
             dropped=dropped,
-            changed=changes(tree["facts"]),
+            changed=(*other_data, *changes(tree["facts"])),
         )
 
     def _plan_data(self, saved: Mapping[str, Any], restoring: Restoring, dropped: dict[str, str]) -> tuple[str, ...]:
@@ -189,6 +190,11 @@ def _check_place(one: Any, place: Any) -> None:
             raise TypeError(f"its position is a {type(place['position']).__name__}")
     else:
         int(place["epoch"])
+
+
+def _changes(one: Any, place: Any) -> tuple[str, ...]:
+    """Ask what is of the same state and yet other data: a ResumableLoader and its sampler know, and so may others."""
+    return tuple(one.changes(place)) if has_state(one) and callable(getattr(one, "changes", None)) else ()
 
 
 def _go_to(one: Any, place: Mapping[str, Any]) -> None:

@@ -9,6 +9,15 @@ from firekeep.errors import RuleError
 from firekeep.training._seeds import EpochIndex, order_key
 from firekeep.wording import count
 
+_ORDER = {
+    "length": "the length of the dataset",
+    "seed": "the seed of the order",
+    "shuffle": "shuffle",
+    "num_replicas": "num_replicas",
+    "drop_last": "drop_last of the sampler",
+}
+"""What the order of samples follows from, besides the epoch, and how it is told."""
+
 
 class ResumableSampler:
     """The indices of a dataset, in an order of their own for each epoch: for `DataLoader(sampler=...)`, or by itself.
@@ -110,12 +119,19 @@ class ResumableSampler:
             raise RuleError(f"the state of the sampler lacks {', '.join(map(repr, missing))}")
         if not all(isinstance(state[key], int) and state[key] >= 0 for key in ("epoch", "consumed")):
             raise RuleError(f"the sampler cannot be at place {state['consumed']!r} of epoch {state['epoch']!r}")
-        for key in ("length", "seed", "shuffle", "num_replicas", "drop_last"):
+        for key in _ORDER:
             if state[key] != mine[key] and (state["consumed"] or key == "seed"):
                 raise RuleError(
                     f"the sampler was one of {key}={state[key]!r}, and has {key}={mine[key]!r} now",
                     remedy=f"Make it with {key}={state[key]!r}, or begin an epoch anew by leaving its state out.",
                 )
+
+    def changes(self, state: Mapping[str, Any]) -> tuple[str, ...]:
+        """Say what makes the epochs to come other ones than those of the run that the state is of, though the state can be taken."""
+        mine = self.state_dict()
+        return tuple(
+            f"{_ORDER[key]} was {state[key]!r}, and is {mine[key]!r} now" for key in _ORDER if state[key] != mine[key]
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the place of a state; raises `RuleError` for one of another order, and is then where it was."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from firekeep.bridges import jax as jax_bridge
@@ -27,6 +27,7 @@ from firekeep.training._rest import Rest
 from firekeep.training._rng import check_generators
 from firekeep.wording import some
 
+_MOVING = ("optimizer", "scheduler", "scaler", "ema")
 STATE = "state"
 """The section of all that has no file of its own."""
 
@@ -42,7 +43,8 @@ class TrainingState:
     `generators` names further ones.
 
     `rename` turns names of the checkpoint into the model's, for models and optimizers alike. With `strict=True` a restore is refused, and
-    nothing changed, where a part is not in the checkpoint or does not fit; `strict=False` takes what there is and reports the rest.
+    nothing changed, where a part is not in the checkpoint or does not fit, or where the checkpoint has an optimizer, a scheduler, a scaler
+    or an average and the state none; `strict=False` takes what there is and reports the rest.
     `layout="burn"` keeps models and optimizers as Burn does.
 
     Of JAX, `model` is a module of `flax.nnx` or Equinox, a `TrainState`, or any tree of arrays; `optimizer` a `flax.nnx.Optimizer`, or a
@@ -131,8 +133,7 @@ class TrainingState:
                 part.plan(opened[part.name], restoring)
             else:
                 restoring.refuse(part.name, f"the checkpoint has no such section: it has {some(list(opened))}")
-        names = {part.name for part in parts}
-        dropped = {name: "the state has no such part" for name in opened if name not in names and name != STATE}
+        dropped = _left_over(opened, {part.name for part in parts}, restoring)
         rest = self._rest().plan(opened.get(STATE), restoring)
         source = next((one.path for one in opened.values() if one.path is not None), None)
 
@@ -233,6 +234,20 @@ class TrainingState:
     def __repr__(self) -> str:
         parts = ", ".join(part.name for part in self._parts())
         return f"<TrainingState: step {self.step:,}, epoch {self.epoch:,}: {parts}>"
+
+
+def _left_over(opened: Iterable[str], names: Collection[str], restoring: Restoring) -> dict[str, str]:
+    """Name sections that the state has no part for; of those that the next save would lose for good, the restore is refused."""
+    dropped = {}
+    for name in opened:
+        if name in names or name == STATE:
+            continue
+        dropped[name] = "the state has no such part"
+        kind = name.partition("-")[0]
+        if restoring.strict and kind in _MOVING:
+            remedy = f"make the state with {kind}=..., or with strict=False to go on without it"
+            restoring.refusals.append(f"{name}: the checkpoint has it, and the state has no such part; {remedy}")
+    return dropped
 
 
 def _several(model: Any) -> bool:

@@ -32,7 +32,9 @@ model.compile(optimizer="adam", loss="mse")
 model.save(folder / "m.keras")
 model.save_weights(folder / "m.weights.h5")
 model.save(folder / "m.h5")
-np.savez(folder / "truth.npz", **{variable.path.replace("/", "."): np.asarray(variable) for variable in model.variables})
+np.savez(
+    folder / "truth.npz", **{variable.path.replace("/", "."): np.asarray(variable) for variable in model.variables}
+)
 half = keras.Sequential([keras.Input((4,)), layers.Dense(3, dtype="bfloat16")])
 half.save_weights(folder / "half.weights.h5")
-np.save(folder / "half.npy", np.asarray(half.layers[0].kernel, "f4"))
+np.save(folder / "half.npy", np.asarray(half.layers[0].kernel).astype("f4"))

@@ -52,14 +52,18 @@ def test_variables_are_called_by_what_they_are(folder, name):
         assert (file.format, file.container.layout) == ("hdf5", "keras")
         known = 0
         for path, value in truth.items():
-            layer = next((layer for layer in sorted(LAYERS, key=len, reverse=True) if path.startswith(f"{layer}.")), None)
+            layer = next(
+                (layer for layer in sorted(LAYERS, key=len, reverse=True) if path.startswith(f"{layer}.")), None
+            )
             if layer is not None:
                 np.testing.assert_array_equal(file[LAYERS[layer] + path[len(layer) :]], value)
                 known += 1
         assert known > 30
         assert file.details["layer_names"]["layers.conv2d"] == "first"
         # gamma is not there, and which of three variables is which is not said
-        assert [key for key in file if "batch_normalization_2" in key] == [f"layers.batch_normalization_2.vars.{n}" for n in range(3)]
+        assert [key for key in file if "batch_normalization_2" in key] == [
+            f"layers.batch_normalization_2.vars.{n}" for n in range(3)
+        ]
         assert "optimizer.vars.0" in file
     assert firekeep.verify(folder / name, values=True).ok
 

@@ -27,7 +27,7 @@ def test_the_first_tensor_asked_for_and_the_later_ones_are_the_same() -> None:
     assert (first.name, first.dtype, first.shape, bytes(first.read())) == ("b", BY_NAME["U8"], (2,), b"bc")
     assert (again.name, again.dtype, again.shape, bytes(again.read())) == ("b", BY_NAME["U8"], (2,), b"bc")
     assert tie_key(first) == tie_key(again)
-    assert entries["b"] is again
+    assert tie_key(entries["b"]) == tie_key(again)
 
 
 def test_a_name_that_is_not_there_is_a_key_error_first_or_later() -> None:
@@ -38,13 +38,20 @@ def test_a_name_that_is_not_there_is_a_key_error_first_or_later() -> None:
     assert entries.get("nothing") is None
 
 
-def test_listing_names_makes_no_entries() -> None:
+def test_listing_sorts_no_names_in() -> None:
     entries = three().entries
     assert list(entries) == list(entries.keys()) == ["a", "b", "odd"]
-    assert entries._made is None  # type: ignore[attr-defined]
     assert [name for name, _ in entries.items()] == ["a", "b", "odd"]
     assert [entry.name for entry in entries.values()] == list(entries)
     assert len(entries) == len(entries.values()) == 3
+    assert entries._places is None  # type: ignore[attr-defined]
+
+
+def test_entries_that_were_listed_are_those_asked_for() -> None:
+    entries = three().entries
+    for name, entry in entries.items():
+        assert (entry.name, tie_key(entry)) == (name, tie_key(entries[name]))
+    assert list(map(tie_key, entries.values())) == [tie_key(entries[name]) for name in entries]
 
 
 @pytest.mark.parametrize("asked", [[], ["a"], ["a", "b"]])
@@ -72,11 +79,10 @@ def test_entries_stay_usable_when_the_container_is_gone() -> None:
     assert isinstance(entry.blob, WindowBlob)
 
 
-def test_entries_made_at_once_are_like_those_made_one_by_one() -> None:
+def test_entries_made_of_columns_are_like_those_made_one_by_one() -> None:
     blobs = [MemoryBlob(b"x"), MemoryBlob(b"yz")]
-    made = make_entries(
-        ["a", "b"], [BY_NAME["U8"], None], [(1,), (2,)], blobs, param_ids=[ParamId(7), None], problems=[None, "odd"]
-    )
+    columns = ["a", "b"], [BY_NAME["U8"], None], [(1,), (2,)], blobs
+    made = list(make_entries(*columns, param_ids=[ParamId(7), None], problems=[None, "odd"]))
     single = [
         TensorEntry("a", BY_NAME["U8"], (1,), blobs[0], ParamId(7)),
         TensorEntry("b", None, (2,), blobs[1], problem="odd"),

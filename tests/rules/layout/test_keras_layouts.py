@@ -185,6 +185,6 @@ def test_what_its_own_shapes_tell_of_a_layer():
 
 @pytest.mark.parametrize("target", ["torch", "flax", "linen", "equinox", "burn"])
 def test_a_gru_that_resets_before_is_refused(target):
-    layer = Layer(kind="gru", path="", facts={"reset_after": False})
+    layer = Layer(kind="gru", path="", facts={"reset_after": False, "wrapped": False})
     found = translate([entry_of("kernel", np.ones((3, 12), "f4"))], [layer], source="keras", target=target)
     assert "resets after" in found.problems["kernel"]

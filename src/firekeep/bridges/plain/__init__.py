@@ -64,7 +64,11 @@ def _outline(obj: Any, *, anew: bool) -> Outline:
         )
     all_torch = bool(slots) and all(is_torch(place.value) for place in tree.places.values())
     return Outline(
-        tuple(slots), convention="torch" if all_torch else None, modules=frozenset(tree.modules), bare=all_torch
+        tuple(slots),
+        convention="torch" if all_torch else None,
+        modules=frozenset(tree.modules),
+        bare=all_torch,
+        others=tuple(tree.others),
     )
 
 

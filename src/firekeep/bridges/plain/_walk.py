@@ -44,13 +44,14 @@ class Place:
 class Tree:
     """All tensors of nested containers. `places` are in the order they are met, `modules` the paths of what holds them.
 
-    Raises `UnsupportedError` for two tensors of one name, keys that make no name, a tree that contains itself and models inside of it,
-    and `LimitError` for one too deep.
+    `others` names values that are no tensors. Raises `UnsupportedError` for two tensors of one name, keys that make no name, a tree
+    that contains itself and models inside of it, and `LimitError` for one too deep.
     """
 
     def __init__(self, root: Any) -> None:
         self.places: dict[str, Place] = {}
         self.modules: set[str] = set()
+        self.others: list[str] = []
         self._around: set[int] = set()
         self._visit(Place("", root), fault=None)
         self.modules.discard("")
@@ -67,6 +68,8 @@ class Tree:
             )
         elif is_container(value):
             self._enter(place, fault)
+        elif value is not None:  # which stands for nothing in trees
+            self.others.append(place.path)
 
     def _enter(self, place: Place, fault: str | None) -> None:
         value = place.value

@@ -170,16 +170,39 @@ def _base(optimizer: Any) -> str:
 
 def _describe(value: Mapping[str, Any], place: str) -> dict[str, Nested]:
     """Give plain data in which tensors are entries."""
+    if (flat := _describe_flat(value, place)) is not None:
+        return flat
     skeleton, found = split_tensors(dict(value), lambda leaf: isinstance(leaf, torch.Tensor), path=place)
-    entries: dict[str, object] = {}
-    for path, tensor in found.items():
-        assert isinstance(tensor, torch.Tensor)  # noqa: S101 - the predicate above
-        try:
-            entries[path] = torch_entry(path, tensor.detach())
-        except FirekeepError as error:
-            raise error.at(tensor=path)  # noqa: B904 - the same error, with its place
-    made: dict[str, Nested] = join_tensors(skeleton, entries)
+    made: dict[str, Nested] = join_tensors(skeleton, {path: _entry(path, leaf) for path, leaf in found.items()})
     return made
+
+
+def _describe_flat(value: Mapping[str, Any], place: str) -> dict[str, Nested] | None:
+    """Do the same for what most states are, tensors and numbers by name, each tensor once; None for any other.
+
+    Tens of thousands are described while the training loop waits.
+    """
+    made: dict[str, Nested] = {}
+    met: set[int] = set()
+    for key, item in value.items():
+        if isinstance(item, torch.Tensor) and type(key) is str and id(item) not in met:
+            met.add(id(item))
+            made[key] = _entry(f"{place}.{key}", item)
+        elif type(item) in _PLAIN:
+            made[key] = item
+        else:
+            return None
+    return made
+
+
+_PLAIN = (int, float, bool, str, type(None))
+
+
+def _entry(path: str, tensor: Any) -> TensorEntry:
+    try:
+        return torch_entry(path, tensor.detach())
+    except FirekeepError as error:
+        raise error.at(tensor=path)  # noqa: B904 - the same error, with its place
 
 
 def _dtype(value: torch.Tensor) -> DType:
@@ -198,13 +221,14 @@ def restore_optimizer(optimizer: Any, model: Any, restoration: Restoration) -> N
     if unknown := [path for path in restoration.states if path not in named]:
         raise RuleError(f"the optimizer has no parameters {some(unknown)}")
     drawing = _Drawing()
-    states = {
-        path: {key: drawing.make(value, _home(named[path], optimizer, key)) for key, value in state.items()}
-        for path, state in restoration.states.items()
-    }
-    anywhere = _Home(torch.device("cpu"), torch.device("cpu"), None)
-    options = {index: drawing.make(dict(given), anywhere) for index, given in restoration.groups.items()}
-    extra = drawing.make(dict(restoration.extra), anywhere)
+    with collector_paused():
+        states = {
+            path: {key: drawing.make(value, _home(named[path], optimizer, key)) for key, value in state.items()}
+            for path, state in restoration.states.items()
+        }
+        anywhere = _Home(torch.device("cpu"), torch.device("cpu"), None)
+        options = {index: drawing.make(dict(given), anywhere) for index, given in restoration.groups.items()}
+        extra = drawing.make(dict(restoration.extra), anywhere)
     drawing.read()
     _put_extra(optimizer, extra)
     for path, one in named.items():

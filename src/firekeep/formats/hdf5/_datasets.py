@@ -133,7 +133,7 @@ def _chunked(
     if isinstance(steps, str):
         return steps
     chunks = Chunks(file, tree, extents, shape)
-    stored = chunks.read()
+    stored = min(chunks.read(), file.size)
     _refuse_bomb(file, dtype.nbytes(shape), stored)
     _refuse_bomb(file, math.prod(extents) * dtype.itemsize, stored)
     pattern = _fill_value(file, messages, dtype.itemsize)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from firekeep.blobs import Source, WindowBlob
 from firekeep.errors import HeaderError, LimitError, MetadataError, TruncatedError, UnsupportedError
 from firekeep.limits import Limits
@@ -33,13 +35,15 @@ class Hdf5:
         if found is None:
             raise HeaderError("there is no HDF5 file: its signature stands in no place where it may", offset=start)
         self._origin = start
-        self._heaps: dict[int, memoryview] = {}
+        self._data = source.view(start, size)
+        self._heaps: dict[int, dict[int, memoryview]] = {}
         self.version = self._byte(found + 8)
         place = self._read_widths(found)
         base = self._number(place, self.address_bytes)
         self.end = self._number(place + 2 * self.address_bytes, self.address_bytes)
         self.root = self._find_root(place)
         self._origin, self.size = start + base, size - base
+        self._data = self._data[base:]
         self.trailing = size - self.end
         if self.trailing < 0:
             raise TruncatedError(
@@ -79,11 +83,11 @@ class Hdf5:
                 limit=address + length,
                 actual=self.size,
             )
-        return self.source.view(self._origin + address, length)
+        return self._data[address : address + length]
 
     def window(self, address: int, length: int) -> WindowBlob:
         """Give a range of the file that is known to lie in it."""
-        self.view(address, 0 if length == 0 else length)
+        self.view(address, length)
         return WindowBlob(self.source, self._origin + address, length)
 
     def is_nowhere(self, address: int) -> bool:
@@ -97,7 +101,7 @@ class Hdf5:
             raise MetadataError(f"the HDF5 structure at {address} does not begin with {magic!r}", offset=address)
         return view
 
-    def local_heap(self, address: int) -> memoryview:
+    def local_heap(self, address: int) -> bytes:
         """Give the texts of a group: names end with a zero."""
         widths = self.length_bytes
         head = Fields(self, self.expect(address, b"HEAP", 8 + 2 * widths + self.address_bytes))
@@ -106,10 +110,18 @@ class Hdf5:
         head.length()
         if length > _LONGEST_HEAP:
             raise LimitError(f"the names of a group have {length} bytes", limit=_LONGEST_HEAP, actual=length)
-        return self.view(head.address(), length)
+        return bytes(self.view(head.address(), length))
 
     def global_heap(self, address: int, index: int) -> memoryview:
         """Give a value of variable length."""
+        if address not in self._heaps:
+            self._heaps[address] = dict(self._read_heap(address))
+        found = self._heaps[address].get(index)
+        if found is None:
+            raise MetadataError(f"the heap at {address} has no value {index}", offset=address)
+        return found
+
+    def _read_heap(self, address: int) -> Iterator[tuple[int, memoryview]]:
         head = Fields(self, self.expect(address, b"GCOL", 8 + self.length_bytes))
         head.skip(8)
         size = head.length()
@@ -117,16 +129,9 @@ class Hdf5:
             raise LimitError(f"a heap has {size} bytes", limit=_LONGEST_HEAP, actual=size)
         fields = Fields(self, self.view(address, size))
         fields.skip(8 + self.length_bytes)
-        while fields.left >= 8 + self.length_bytes:
-            found = fields.number(2)
+        while fields.left >= 8 + self.length_bytes and (index := fields.number(2)):
             fields.skip(6)
-            length = fields.length()
-            if found == index:
-                return fields.take(length)
-            if found == 0:
-                break
-            fields.skip(min(-(-length // 8) * 8, fields.left))
-        raise MetadataError(f"the heap at {address} has no value {index}", offset=address)
+            yield index, fields.padded(fields.length())
 
 
 class Fields:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from firekeep.errors import MetadataError
+from firekeep.errors import LimitError, MetadataError
 from firekeep.formats.hdf5._dense import list_dense
 from firekeep.formats.hdf5._file import Fields, Hdf5
 from firekeep.formats.hdf5._headers import LINK, LINK_INFO, SYMBOLS, Messages
@@ -27,8 +27,22 @@ def is_group(messages: Messages) -> bool:
     return any(messages.find(kind) is not None for kind in (SYMBOLS, LINK_INFO, LINK))
 
 
-def list_links(file: Hdf5, messages: Messages) -> Iterator[Link]:
-    """Give all links of a group."""
+def list_links(file: Hdf5, messages: Messages) -> list[Link]:
+    """Give all links of a group; raises `LimitError` where their names are more text than the limits allow."""
+    links, spelled = [], 0
+    for link in _links(file, messages):
+        spelled += len(link.name) + 1
+        if spelled > file.limits.text_bytes:
+            raise LimitError(
+                f"the names in a group have more than {file.limits.text_bytes} bytes",
+                limit=file.limits.text_bytes,
+                actual=spelled,
+            )
+        links.append(link)
+    return links
+
+
+def _links(file: Hdf5, messages: Messages) -> Iterator[Link]:
     symbols, info = messages.find(SYMBOLS), messages.find(LINK_INFO)
     if symbols is not None:
         fields = Fields(file, symbols.data)
@@ -65,7 +79,7 @@ def _leaves(file: Hdf5, address: int, depth: int, seen: set[int]) -> Iterator[in
             yield child
 
 
-def _read_node(file: Hdf5, address: int, heap: memoryview) -> Iterator[Link]:
+def _read_node(file: Hdf5, address: int, heap: bytes) -> Iterator[Link]:
     number = int.from_bytes(file.expect(address, b"SNOD", 8)[6:8], "little")
     width = 2 * file.address_bytes + 24
     for index in range(number):
@@ -74,16 +88,14 @@ def _read_node(file: Hdf5, address: int, heap: memoryview) -> Iterator[Link]:
         yield Link(_text_at(heap, place), None if kind == _SOFT_IN_TABLE or file.is_nowhere(target) else target)
 
 
-def _text_at(heap: memoryview, place: int) -> str:
-    end = place
-    while end < len(heap) and heap[end]:
-        end += 1
-    if end >= len(heap):
+def _text_at(heap: bytes, place: int) -> str:
+    end = heap.find(b"\0", place)
+    if end < 0:
         raise MetadataError(f"the name at {place} of a group's texts has no end")
     return _decode(heap[place:end])
 
 
-def _decode(raw: memoryview) -> str:
+def _decode(raw: bytes | memoryview) -> str:
     try:
         return str(raw, "utf-8")
     except UnicodeDecodeError:

@@ -166,7 +166,7 @@ def _visit(
         raise LimitError("groups nest too deep", limit=file.limits.pickle_depth, actual=len(path) + 1)
     if attributes := read_attributes(file, messages):
         found.attributes[path] = attributes
-    links = list(list_links(file, messages))
+    links = list_links(file, messages)
     _count(file.limits, len(found.groups) + len(found.datasets) + len(waiting) + len(links))
     _spell(found, file.limits, len(links) * sum(map(len, path)) + sum(len(link.name) for link in links))
     if len({link.name for link in links}) < len(links):

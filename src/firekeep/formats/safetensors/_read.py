@@ -16,7 +16,7 @@ from firekeep.formats.safetensors._ties import read_ties
 from firekeep.garbage import collector_paused
 from firekeep.limits import Limits
 
-_QUICK_BYTES = 20 << 10
+_QUICK_BYTES = 44 << 10
 
 
 def open_container(source: Source, options: OpenOptions) -> Container:
