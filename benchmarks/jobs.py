@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -21,6 +22,8 @@ from benchmarks.measure import Job, Operation
 Arrays = dict[str, np.ndarray[Any, Any]]
 Tensors = dict[str, torch.Tensor]
 Write = Callable[[Path], object]
+
+_BFLOAT16, _INT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.int16)
 
 _MAKERS = {"lm": data.language_model, "large": data.large_model, "small": data.small_tensors}
 
@@ -91,8 +94,8 @@ def fsynced(write: Write, path: Path) -> None:
 
 def to_torch(array: np.ndarray[Any, Any]) -> torch.Tensor:
     """View an array as a tensor, without a copy; bf16 goes by way of int16, which both know."""
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if array.dtype == _BFLOAT16:
+        return torch.from_numpy(array.view(_INT16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 

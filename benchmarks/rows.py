@@ -21,6 +21,7 @@ from benchmarks import jobs
 from benchmarks.bench import FEW, MANY, Made, MiB, Result, Row
 from benchmarks.jobs import Files, Write, plainly, saving
 from benchmarks.model_rows import make_model_rows
+from benchmarks.state_rows import make_state_rows
 
 Load = Callable[[Path], object]
 
@@ -35,6 +36,7 @@ def make_rows(files: Files) -> Made:
     yield from _saves(files, "large", "2 GB f32", repeats=FEW)
     yield from _conversions(files, "large", "2 GB", repeats=FEW)
     yield from make_model_rows(files)
+    yield from make_state_rows(files)
 
 
 def _saves(files: Files, model: str, size: str, *, repeats: int) -> Made:
