@@ -11,7 +11,7 @@ cp "$samples/burn/burn_import_mnist_whole_model.pt" whole.pt
 cp "$samples/burn/mnist_web_model.bpk" model.bpk
 cp "$samples/pytorch/lightning_mlp-coral_epoch=114-step=2529.ckpt" lightning.ckpt
 cp "$samples/hostile/modelscan_unsafe_zip_pytorch.pt" downloaded.pt
-cp "$samples/other/cstudio_tiny.hdf5" weights.bin
+cp "$samples/other/mnist.onnx" weights.bin
 
 say() { printf '\n# %s\n' "$*"; }
 # Show a command as it would be typed, then run it; the first argument is the exit code it must have.
@@ -70,7 +70,7 @@ try 0 firekeep diff straight/step-00000078/model.bpk killed/step-00000078/model.
 say "What would this pickle have called, had it been loaded?"
 try 1 firekeep scan downloaded.pt
 
-say "What is this file, which is none of the three formats?"
+say "What is this file, which firekeep does not read?"
 try 1 firekeep doctor weights.bin
 
 say "The files made are in demo-out/:"
