@@ -70,6 +70,11 @@ def test_a_whole_model_tells_its_layers(new):
     ]
     facts = {layer.path: dict(layer.facts) for layer in file.layers if layer.facts}
     assert facts == {
+        "net.2": {"affine": True},
+        "attention": {"num_heads": 2},
+        "encoder.self_attn": {"num_heads": 2},
+        "decoder.self_attn": {"num_heads": 2},
+        "decoder.multihead_attn": {"num_heads": 2},
         "lstm": {"num_layers": 2, "bidirectional": True, "proj_size": 2},
         "encoder": {"norm_first": True},
         "decoder": {"norm_first": False},
