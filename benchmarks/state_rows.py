@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import shutil
 import warnings
@@ -220,6 +222,7 @@ def _resume(files: Files, run: Callable[[], Run], title: str) -> Row:
 def _prepare_restore(model: Model, folder: Path) -> Operation:
     run = _fresh(model)
     state = run.state()
+    _give_back_memory()
 
     def restore() -> object:
         with CheckpointManager(folder) as manager:
@@ -232,6 +235,7 @@ def _prepare_restore(model: Model, folder: Path) -> Operation:
 def _prepare_load(model: Model, path: Path, *, mmap: bool) -> Operation:
     """Load as the manual of PyTorch does. With `mmap` the moments stay in the file until the first step touches them."""
     run = _fresh(model)
+    _give_back_memory()
 
     def load() -> object:
         saved = torch.load(path, weights_only=True, mmap=mmap)
@@ -241,6 +245,13 @@ def _prepare_load(model: Model, path: Path, *, mmap: bool) -> Operation:
         return run
 
     return load
+
+
+def _give_back_memory() -> None:
+    """Have no memory that an earlier run has left: a run is resumed in a process that has just started."""
+    gc.collect()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def _warm_up(folder: Path) -> None:

@@ -521,3 +521,32 @@ def test_a_record_is_a_copy_unless_told():
     run(model, optimizer, 1, 2)
     assert kept.to_bytes() == before
     assert live.to_bytes() != before
+
+
+def test_large_moments_have_memory_of_their_own_each(tmp_path):
+    model = nn.Linear(300, 200)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 300)).sum().backward()
+    optimizer.step()
+    path = OptimizerRecord.of(optimizer, model).save(tmp_path / "optimizer")
+    expected = {key: value.clone() for key, value in optimizer.state[model.weight].items()}
+    again = torch.optim.Adam(model.parameters())
+    OptimizerRecord.load(path).apply(again, model)
+    state = again.state[model.weight]
+    assert {key: torch.equal(value, expected[key]) for key, value in state.items()} == dict.fromkeys(expected, True)
+    assert not state["exp_avg"].requires_grad
+    assert state["exp_avg"].untyped_storage().nbytes() == state["exp_avg"].nbytes
+    state["exp_avg"].fill_(7.0)
+    assert torch.equal(state["exp_avg_sq"], expected["exp_avg_sq"])
+    assert torch.equal(again.state[model.bias]["exp_avg"], optimizer.state[model.bias]["exp_avg"])
+
+
+def test_one_tensor_under_two_keys_of_a_state_is_described_once():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    shared = torch.ones(2, 2)
+    optimizer.state[model.weight] = {"one": shared, "two": shared}
+    optimizer.state[model.bias] = {"one": torch.ones(2), "none": None, "number": 2.5}
+    weight, bias = describe_optimizer(optimizer, model).params
+    assert weight.state["one"] is weight.state["two"]
+    assert (bias.state["one"].shape, bias.state["none"], bias.state["number"]) == ((2,), None, 2.5)

@@ -106,6 +106,19 @@ def test_views_outlive_the_source(path):
     assert bytes(view) == DATA[1:4]
 
 
+@settings(deadline=None)
+@given(windows_of_data)
+def test_windows_that_are_not_tied_come_alike_and_share_nothing(path, windows):
+    source = FileSource(path)
+    views = read_windows([(source, offset, length) for offset, length in windows], tied=False)
+    source.close()
+    expected = [DATA[offset : offset + length] for offset, length in windows]
+    assert [bytes(view) for view in views] == expected
+    for place, view in enumerate(views):
+        view[:] = bytes([place]) * view.nbytes
+    assert [bytes(view) for view in views] == [bytes([place]) * len(data) for place, data in enumerate(expected)]
+
+
 def test_equal_windows_share_memory_and_so_do_overlapping_ones(path):
     source = FileSource(path)
     whole, same, part = read_windows([(source, 512, 4096), (source, 512, 4096), (source, 1024, 16)])

@@ -9,6 +9,7 @@ from typing import Any
 from firekeep.bridges._states import OptimizerState, ParamState
 from firekeep.entry import TensorEntry
 from firekeep.formats import Contents
+from firekeep.garbage import collector_paused
 from firekeep.layouts import LAYOUT, UNSPECIFIED
 from firekeep.records import _lbfgs
 from firekeep.records._families import Family, family_of
@@ -44,6 +45,11 @@ class _Made:
 
 def write_state(taken: OptimizerState, *, layout: Convention | None, layers: tuple[Layer, ...]) -> Contents:
     """Lay out an optimizer; nothing is drawn but numbers."""
+    with collector_paused():
+        return _write_state(taken, layout, layers)
+
+
+def _write_state(taken: OptimizerState, layout: Convention | None, layers: tuple[Layer, ...]) -> Contents:
     files = FileLayout.of(taken.params, layers, layout, taken.convention)
     family = family_of(taken.kind, taken.base, {key for one in taken.params for key in names_in(one.state)})
     made = _Made()

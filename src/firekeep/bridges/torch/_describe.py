@@ -38,16 +38,17 @@ def entries(root: nn.Module) -> list[TensorEntry]:
     """Describe the values of a model; what has no id yet gets one."""
     found = walk(root)
     with collector_paused():
-        ids = _ids(found)
+        ids = ids_in(found)
         return [_entry(place, ids[place.path]) for place in found.places]
 
 
 def ids_of(root: nn.Module) -> dict[str, ParamId]:
     """Give the ids of all parameters and buffers of a model by path, made where there were none; tied ones have one between them."""
-    return _ids(walk(root))
+    return ids_in(walk(root))
 
 
-def _ids(found: Walk) -> dict[str, ParamId]:
+def ids_in(found: Walk) -> dict[str, ParamId]:
+    """Do the same for a model that was walked."""
     first = first_names(found.places)
     ids: dict[str, ParamId] = {}
     for place in found.places:

@@ -13,7 +13,7 @@ from torch import nn
 
 from firekeep.bridges._states import Nested, OptimizerState, ParamState, Restoration
 from firekeep.bridges.torch._bytes import bytes_of, pour, torch_dtype
-from firekeep.bridges.torch._describe import ids_of
+from firekeep.bridges.torch._describe import ids_in
 from firekeep.bridges.torch._walk import walk
 from firekeep.dtypes import BY_NAME, BY_TORCH, DType
 from firekeep.entry import TensorEntry
@@ -102,8 +102,9 @@ def _named(optimizer: Any, model: Any) -> list[_Named]:
 def _parameters(model: Any) -> Iterator[tuple[str, torch.Tensor, ParamId]]:
     """Give every tensor of a model, or of a dict of models and tensors, under its path."""
     if isinstance(model, nn.Module):
-        ids = ids_of(model)
-        for place in walk(model).places:
+        found = walk(model)
+        ids = ids_in(found)
+        for place in found.places:
             if place.value is not None:
                 yield place.path, place.value, ids[place.path]
     elif isinstance(model, Mapping):
