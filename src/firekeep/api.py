@@ -219,7 +219,7 @@ def convert(
 
     job = conversion.Job(
         chosen=PathFilter.of(include=include, exclude=exclude),
-        remapper=rename if isinstance(rename, KeyRemapper) else KeyRemapper.of(rename),
+        remapper=KeyRemapper.of(rename),
         dtype=None if dtype is None else cast_target(conversion.name_dtype(dtype)),
         layout=None if layout is None else check_layout(layout),
         like=like,

@@ -115,11 +115,10 @@ def load_into(
     `include` and `exclude` choose among the model's names.
 
     A slot keeps its dtype (`dtype="module"`), takes the file's ("file"), or floats become the one named. `layout` says how the
-    file's layers
-    lie where the file does not. `stage=True` reads everything before anything is changed. `dry_run=True` only reports.
+    file's layers lie where the file does not. `stage=True` reads everything before anything is changed. `dry_run=True` only reports.
 
     Example:
-        >>> report = firekeep.load_into(model, "weights.pt", rename=r"^backbone\\.=>encoder.")  # doctest: +SKIP
+        >>> report = firekeep.load_into(model, "weights.pt", rename=r"^backbone\.=>encoder.")  # doctest: +SKIP
     """
     from firekeep import applying
     from firekeep.supply import supply_of_file
@@ -340,10 +339,11 @@ def renamed_keys(
         >>> firekeep.renamed_keys("model.safetensors", rename=r"^model\.=>")  # doctest: +SKIP
         {'model.norm.weight': 'norm.weight'}
     """
+    from firekeep.rules import KeyRemapper
     from firekeep.supply import supply_of_file
 
     with supply_of_file(source, OpenOptions(limits=limits, top_level_key=top_level_key)) as supply:
-        return dict(_remapper(rename).rename(supply.entries).names)
+        return dict(KeyRemapper.of(rename).rename(supply.entries).names)
 
 
 def renames_of(
@@ -390,14 +390,15 @@ def _collect_job(
     from firekeep.collecting import CollectJob
     from firekeep.layouts import check_layout
     from firekeep.likeness import likeness_of
-    from firekeep.rules import PathFilter, cast_target, name_dtype
+    from firekeep.rules import KeyRemapper, PathFilter, cast_target, name_dtype
+    from firekeep.rules.surgery import Surgery
 
     return CollectJob(
         chosen=PathFilter.of(include=include, exclude=exclude),
         layout=None if layout is None else check_layout(layout),
         dtype=None if dtype is None else cast_target(name_dtype(dtype)),
-        remapper=_remapper(rename),
-        surgery=_surgery(surgery),
+        remapper=KeyRemapper.of(rename),
+        surgery=Surgery.of(surgery),
         like=None if like is None else likeness_of(like, OpenOptions(limits=limits)),
         ties=ties,
     )
@@ -423,7 +424,8 @@ def _load_job(
     from firekeep.errors import RuleError
     from firekeep.layouts import check_layout
     from firekeep.matching import Policy
-    from firekeep.rules import PathFilter
+    from firekeep.rules import KeyRemapper, PathFilter
+    from firekeep.rules.surgery import Surgery
     from firekeep.stores import held
 
     if match not in ("auto", "exact"):
@@ -439,8 +441,8 @@ def _load_job(
             shape=verdict(allowed=allow_mismatched),
         ),
         match=match,
-        remapper=_remapper(rename),
-        surgery=_surgery(surgery),
+        remapper=KeyRemapper.of(rename),
+        surgery=Surgery.of(surgery),
         chosen=PathFilter.of(include=include, exclude=exclude),
         dtype=held(dtype),
         layout=None if layout is None else check_layout(layout),
@@ -448,15 +450,3 @@ def _load_job(
         dry_run=dry_run,
         switches={"missing": "allow_missing=True", "unused": "allow_unused=True", "shape": "allow_mismatched=True"},
     )
-
-
-def _remapper(rename: Any) -> Any:
-    from firekeep.rules import KeyRemapper
-
-    return rename if isinstance(rename, KeyRemapper) else KeyRemapper.of(rename)
-
-
-def _surgery(surgery: Any) -> Any:
-    from firekeep.rules.surgery import Surgery
-
-    return surgery if isinstance(surgery, Surgery) else Surgery.of(surgery)

@@ -74,10 +74,8 @@ class Store:
         self._data = place if isinstance(place, bytes) else None
         self.path = None if place is None or isinstance(place, bytes) else self._resolve(place)
         self._loaded: Likeness | None = None
-        self._remapper = _remapper(self.options.rename)
-        self._surgery = (
-            self.options.surgery if isinstance(self.options.surgery, Surgery) else Surgery.of(self.options.surgery)
-        )
+        self._remapper = KeyRemapper.of(self.options.rename)
+        self._surgery = Surgery.of(self.options.surgery)
         self._chosen = PathFilter.of(include=self.options.include, exclude=self.options.exclude)
 
     def _resolve(self, place: str | os.PathLike[str]) -> Path:
@@ -276,7 +274,3 @@ def held(dtype: DTypeLike) -> Hold:
     if isinstance(dtype, str) and dtype == "file":
         return "file"
     return cast_target(name_dtype(dtype))
-
-
-def _remapper(rename: Any) -> KeyRemapper:
-    return rename if isinstance(rename, KeyRemapper) else KeyRemapper.of(rename)

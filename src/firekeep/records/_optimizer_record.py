@@ -240,7 +240,7 @@ class OptimizerRecord:
         Raises `OptimizerError` with the report, which says `dry_run`.
         """
         saved = self.saved()
-        remapper = rename if isinstance(rename, KeyRemapper) else KeyRemapper.of(rename)
+        remapper = KeyRemapper.of(rename)
         live = describe_state(optimizer, model, tx)
         layers = layers_of(model) if saved.layout not in (live.convention, None) else ()
         planned = plan_restoration(saved, live, layers, remapper)

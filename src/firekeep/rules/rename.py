@@ -62,11 +62,16 @@ class KeyRemapper:
     @classmethod
     def of(
         cls,
-        rules: Rule | RenameRule | Iterable[Rule | RenameRule] | Mapping[str, str] = (),
+        rules: Rule | RenameRule | Iterable[Rule | RenameRule] | Mapping[str, str] | Self = (),
         *,
         names: Mapping[str, str] = _NO_NAMES,
     ) -> Self:
-        """Read rules, one by itself, or a mapping of patterns to replacements; `names` are whole names and their new ones."""
+        """Read rules, one by itself, or a mapping of patterns to replacements; `names` are whole names and their new ones.
+
+        A remapper is given back as it is, so that whoever takes rules takes one, too.
+        """
+        if isinstance(rules, cls) and names is _NO_NAMES:
+            return rules
         if isinstance(rules, str | RenameRule):
             rules = (rules,)
         if not isinstance(rules, Iterable):

@@ -92,7 +92,7 @@ class TrainingState:
         self.values: MutableMapping[str, Any] = {} if values is None else values
         self.rng = rng
         self.generators = dict(generators or {})
-        self.rename = rename if isinstance(rename, KeyRemapper) else KeyRemapper.of(rename)
+        self.rename = KeyRemapper.of(rename)
         self.strict = strict
         self.tx = tx
         self.layout = None if layout is None else check_layout(layout)
@@ -124,7 +124,7 @@ class TrainingState:
         was. `rename` and `strict` say for once what else the state itself says. `dry_run=True` only reports, refused or not.
         """
         restoring = Restoring(
-            rename=self.rename if rename is None else _remapper(rename),
+            rename=self.rename if rename is None else KeyRemapper.of(rename),
             strict=self.strict if strict is None else strict,
         )
         parts = list(self._parts())
@@ -263,7 +263,3 @@ def _named(given: Any, kind: str) -> dict[str, Any]:
 
 def _is_optimizer(one: Any) -> bool:
     return jax_bridge.owns_optimizer(one) or torch_bridge.owns_optimizer(one)
-
-
-def _remapper(rename: Any) -> KeyRemapper:
-    return rename if isinstance(rename, KeyRemapper) else KeyRemapper.of(rename)

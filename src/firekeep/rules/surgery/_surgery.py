@@ -44,8 +44,13 @@ class Surgery:
     operations: tuple[Operation, ...] = ()
 
     @classmethod
-    def of(cls, operations: Operation | Iterable[Operation | Mapping[str, object]] = ()) -> Self:
-        """Take operations, or tables that describe them as a mapping file does; raises `RuleError` saying which is wrong."""
+    def of(cls, operations: Operation | Iterable[Operation | Mapping[str, object]] | Self = ()) -> Self:
+        """Take operations, or tables that describe them as a mapping file does; raises `RuleError` saying which is wrong.
+
+        A surgery is given back as it is.
+        """
+        if isinstance(operations, cls):
+            return operations
         if isinstance(operations, Operation):
             operations = (operations,)
         if not isinstance(operations, Iterable):
