@@ -27,6 +27,8 @@ Progress = Callable[[int, int], None]
 
 Id = int | str
 Seal = Callable[[], bytes]
+Prepared = tuple[WritePlan, Callable[[str, memoryview], None] | None, Seal | None]
+"""A plan, who watches its bytes go by, and who gives the final header: what `prepare` makes and `publish` takes."""
 
 
 class Meter:
@@ -68,9 +70,17 @@ def save_file(
     row = choose_format(path, format)
     try:
         contents = gather(tensors, row, metadata=metadata, scalars=scalars, param_ids=param_ids, ties=ties)
-        plan, observe, seal = prepare(contents, row, digest=digest, limits=limits)
+        prepared = prepare(contents, row, digest=digest, limits=limits)
     except FirekeepError as error:
         raise error.at(path=path)  # noqa: B904 - the same error, with its place
+    return publish(path, prepared, overwrite=overwrite, durable=durable, progress=progress)
+
+
+def publish(
+    path: str | os.PathLike[str], prepared: Prepared, *, overwrite: bool, durable: bool, progress: Progress | None
+) -> Path:
+    """Write a prepared file, whole or not at all, and give the path written."""
+    plan, observe, seal = prepared
     meter = Meter(plan.nbytes, progress)
     written = write_file(
         path,
@@ -177,9 +187,7 @@ def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in metadata.items() if key != digests.KEY}
 
 
-def prepare(
-    contents: Contents, row: Format, *, digest: bool, limits: Limits, empty_metadata: bool = False
-) -> tuple[WritePlan, Callable[[str, memoryview], None] | None, Seal | None]:
+def prepare(contents: Contents, row: Format, *, digest: bool, limits: Limits, empty_metadata: bool = False) -> Prepared:
     """Plan a file, with digests if they are wanted: room is left for them, and they are filled in once all bytes were seen.
 
     `empty_metadata` is for safetensors alone: an empty `__metadata__` is written where there would be none.

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from firekeep.collecting import Collection, CollectJob, SaveReport, collect, contents_of
-from firekeep.disk import to_bytes, write_file
+from firekeep.disk import to_bytes
 from firekeep.errors import ExistsError, FirekeepError
 from firekeep.formats import Format
 from firekeep.limits import DEFAULT_LIMITS, Limits
-from firekeep.saving import Meter, Progress, check_metadata, choose_format, gather_scalars, prepare
+from firekeep.saving import Progress, check_metadata, choose_format, gather_scalars, prepare, publish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +44,11 @@ def save(obj: Any, path: str | os.PathLike[str], collecting: CollectJob, job: Wr
     collection = collect(obj, for_format(collecting, row))
     try:
         contents = contents_of(collection, row, metadata=metadata, scalars=scalars)
-        plan, observe, seal = prepare(contents, row, digest=job.digest, limits=job.limits)
-        meter = Meter(plan.nbytes, job.progress)
-        written = write_file(
-            path,
-            plan,
-            overwrite=job.overwrite,
-            durable=job.durable,
-            progress=meter.step if job.progress is not None else None,
-            observe=observe,
-            seal=seal,
-        )
-        meter.finish()
+        prepared = prepare(contents, row, digest=job.digest, limits=job.limits)
+        written = publish(path, prepared, overwrite=job.overwrite, durable=job.durable, progress=job.progress)
     except FirekeepError as error:
         raise error.at(path=path)  # noqa: B904 - the same error, with its place
-    return _report(collection, written, row, plan.nbytes)
+    return _report(collection, written, row, prepared[0].nbytes)
 
 
 def save_to_bytes(obj: Any, collecting: CollectJob, job: WriteJob) -> tuple[bytes, SaveReport]:

@@ -22,7 +22,6 @@ from firekeep.conversion._metadata import Merged, merge
 from firekeep.conversion._report import ConversionReport, Dropped
 from firekeep.conversion._set import Target, parse_size, refuse_existing, write_set
 from firekeep.conversion._source import other_values
-from firekeep.disk import NO_FOLDER, write_file
 from firekeep.dtypes import BY_NAME, DType
 from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import FirekeepError, RuleError, UnsupportedError
@@ -36,7 +35,7 @@ from firekeep.loading import choose, exclusion, refuse_without_bytes
 from firekeep.opened import OpenedFile, Readable, open_file
 from firekeep.parts import Part, take_part
 from firekeep.rules import DTypeLike, KeyRemapper, Losses, PathFilter, Renaming, can_cast, cast, name_dtype
-from firekeep.saving import Meter, Progress, choose_format, prepare, tie
+from firekeep.saving import Meter, Progress, choose_format, prepare, publish, tie
 from firekeep.scalars import Scalar
 from firekeep.slots import Convention, Outline
 from firekeep.verification import read_digests
@@ -322,22 +321,12 @@ def _write_one(plan: _Plan, dst: Path, job: Job) -> _Written:
     contents = plan.contents()
     source = plan.part.opened
     was_empty = plan.row.name == source.format == "safetensors" and source.details.get("metadata") == "empty"
-    layout, observe, seal = prepare(contents, plan.row, digest=job.digest, limits=job.limits, empty_metadata=was_empty)
+    prepared = prepare(contents, plan.row, digest=job.digest, limits=job.limits, empty_metadata=was_empty)
     if job.dry_run:
         _require_folder(dst.parent)
     else:
-        meter = Meter(layout.nbytes, job.progress)
-        write_file(
-            dst,
-            layout,
-            overwrite=job.overwrite,
-            durable=job.durable,
-            progress=meter.step,
-            observe=observe,
-            seal=seal,
-        )
-        meter.finish()
-    return _Written(paths=(dst,), nbytes=layout.nbytes)
+        publish(dst, prepared, overwrite=job.overwrite, durable=job.durable, progress=job.progress)
+    return _Written(paths=(dst,), nbytes=prepared[0].nbytes)
 
 
 def _write_several(plan: _Plan, target: Target, job: Job) -> _Written:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from firekeep.blobs import MemoryBlob
-from firekeep.disk import to_bytes, write_file
+from firekeep.disk import to_bytes
 from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import ExistsError, FirekeepError
 from firekeep.formats import FORMATS, Contents, OpenOptions
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.opened import OpenedFile, Readable, open_file
-from firekeep.saving import Meter, Progress, prepare
+from firekeep.saving import Progress, prepare, publish
 
 SUFFIX = ".bpk"
 
@@ -48,21 +48,10 @@ def write_record(
             "the file exists, and overwrite=False", path=target, remedy="Give overwrite=True, or another name."
         )
     try:
-        plan, observe, seal = prepare(contents, FORMATS["burnpack"], digest=digest, limits=limits)
-        meter = Meter(plan.nbytes, progress)
-        written = write_file(
-            target,
-            plan,
-            overwrite=overwrite,
-            durable=durable,
-            progress=meter.step if progress is not None else None,
-            observe=observe,
-            seal=seal,
-        )
-        meter.finish()
+        prepared = prepare(contents, FORMATS["burnpack"], digest=digest, limits=limits)
+        return publish(target, prepared, overwrite=overwrite, durable=durable, progress=progress)
     except FirekeepError as error:
         raise error.at(path=target)  # noqa: B904 - the same error, with its place
-    return written
 
 
 def record_bytes(contents: Contents, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
