@@ -22,6 +22,7 @@ from firekeep.conversion._metadata import Merged, merge
 from firekeep.conversion._report import ConversionReport, Dropped
 from firekeep.conversion._set import Target, parse_size, refuse_existing, write_set
 from firekeep.conversion._source import other_values
+from firekeep.disk import NO_FOLDER
 from firekeep.dtypes import BY_NAME, DType
 from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import FirekeepError, RuleError, UnsupportedError
