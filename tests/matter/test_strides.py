@@ -234,11 +234,12 @@ def test_pieces_that_nobody_asks_for_are_not_made(monkeypatch):
         real(target, array, threads=threads)
 
     monkeypatch.setattr(strides, "_fill", noting)
+    before = set(threading.enumerate())
     pieces = gather_pieces(np.arange(300, dtype=np.int32).reshape(15, 20).T, 60)
     next(pieces)
     pieces.close()
     assert len(made) == 2
-    assert not [thread for thread in threading.enumerate() if thread is not threading.main_thread() and thread.daemon]
+    assert not [thread for thread in threading.enumerate() if thread not in before and thread.daemon]
 
 
 @pytest.mark.usefixtures("tiny")
