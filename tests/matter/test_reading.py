@@ -279,3 +279,66 @@ def test_memory_of_another_length_is_refused(path):
     with pytest.raises(TruncatedError):
         read_into([(source, len(DATA) - 5, 10)], [memoryview(bytearray(10))], [])
     source.close()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> tuple[Path, bytes]:
+    data = np.random.default_rng(2).integers(0, 256, (5 << 20) + 12_345, dtype=np.uint8).tobytes()
+    place = tmp_path_factory.mktemp("reading") / "large"
+    place.write_bytes(data)
+    return place, data
+
+
+def no_reads(fd, views, offset, flags=0):
+    if flags == 0:
+        raise AssertionError("this was to come out of a mapping")
+    return sum(view.nbytes if isinstance(view, memoryview) else len(view) for view in views)
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system does not tell what is cached")
+def test_large_targets_are_copied_out_of_a_mapping(large, monkeypatch):
+    place, data = large
+    monkeypatch.setattr(os, "preadv", no_reads)
+    monkeypatch.setattr(reading, "JOB", 3 << 20)
+    source = FileSource(place)
+    windows = [(source, 77, 1 << 20), (source, 77 + (1 << 20), 3 << 20), (source, (5 << 20) - 9, 12_354)]
+    targets = [memoryview(bytearray(length)) for _, _, length in windows[:2]]
+    finished: list[int] = []
+    read_into(windows[:2], targets, finished)
+    assert [bytes(view) for view in targets] == [data[at : at + length] for _, at, length in windows[:2]]
+    assert sorted(finished) == [0, 1]
+    with pytest.raises(AssertionError, match="out of a mapping"):
+        read_into(windows[2:], [memoryview(bytearray(12_354))], [])  # a small one is read
+    source.close()
+    assert str(place) not in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.parametrize("why", ["not cached", "cannot tell", "cannot map"])
+def test_what_cannot_be_copied_out_of_a_mapping_is_read(large, monkeypatch, why):
+    place, data = large
+    source = FileSource(place)
+    if why == "cannot map":
+        monkeypatch.setattr(reading.mmap, "mmap", lambda *_, **__: (_ for _ in ()).throw(OSError(19, "No such device")))
+    else:
+        real = os.preadv
+
+        def asked(fd, views, offset, flags=0):
+            if flags:
+                raise OSError(11 if why == "not cached" else 95, "no")
+            return real(fd, views, offset)
+
+        monkeypatch.setattr(os, "preadv", asked)
+    target = memoryview(bytearray(len(data)))
+    read_into([(source, 0, len(data))], [target], [])
+    source.close()
+    assert bytes(target) == data
+
+
+def test_a_large_file_that_was_cut_short_is_told(tmp_path, large):
+    place = tmp_path / "cut"
+    place.write_bytes(large[1])
+    source = FileSource(place)
+    os.truncate(place, 4 << 20)
+    with pytest.raises(TruncatedError, match=f"ends at {4 << 20} now"):
+        read_into([(source, 0, 5 << 20)], [memoryview(bytearray(5 << 20))], [])
+    source.close()
