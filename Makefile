@@ -35,8 +35,9 @@ bench: $(VENV)/.installed-dev ## time firekeep beside its peers (a few minutes; 
 cases: $(VENV)/.installed-dev ## judge firekeep on a folder of real files: make cases FOLDER=tests/data/cases
 	$(BIN)/python tools/cases.py $(FOLDER)
 
-docs: $(VENV)/.installed-dev ## write docs/cli.md, and what README.md and the guides show, from what runs
+docs: $(VENV)/.installed-dev ## write docs/cli.md, the tables of layers, and what README.md and the guides show, from what runs
 	$(BIN)/python tools/make_cli_docs.py
+	$(BIN)/python tools/make_layer_docs.py
 	$(BIN)/python tools/make_outputs.py
 
 lock: $(VENV)/.installed-dev ## write requirements/dev.txt from pyproject.toml

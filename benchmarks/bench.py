@@ -37,6 +37,10 @@ class Row:
     repeats: int = 5
     anonymous_limit: int | None = None
     """Bytes of anonymous memory that firekeep's operation may take at its peak."""
+    memory_targets: Sequence[tuple[str, float]] = ()
+    """A peer, and the part of its memory that firekeep's operation may take, what it is for (`result_bytes`) not counted."""
+    result_bytes: int = 0
+    """Bytes that are to be in memory afterwards, whoever does the operation."""
     seconds_limit: float | None = None
     """Seconds that firekeep's operation may take, where there is nobody to stand beside it."""
 
@@ -98,6 +102,19 @@ def run_row(row: Row, *, quick: bool) -> list[Result]:
                 anonymous=ours.anonymous,
                 met=ours.anonymous <= row.anonymous_limit,
                 note=f"anonymous memory at most {row.anonymous_limit // MiB} MiB",
+            )
+        )
+    for peer, limit in row.memory_targets:
+        mine, theirs_too = (one.anonymous - row.result_bytes for one in (ours, timing.memory[peer]))
+        results.append(
+            Result(
+                row=row.name,
+                against="",
+                ours_ms=1e3 * median(timing.seconds["firekeep"]),
+                anonymous=mine,
+                peer_anonymous=theirs_too,
+                met=mine <= limit * theirs_too,
+                note=f"memory beside the result at most {limit:g} of {peer}'s",
             )
         )
     if row.seconds_limit is not None:

@@ -19,6 +19,7 @@ import torch
 import firekeep
 from benchmarks import jobs
 from benchmarks.bench import FEW, MANY, Made, MiB, Result, Row
+from benchmarks.jax_rows import make_jax_rows
 from benchmarks.jobs import Files, Write, plainly, saving
 from benchmarks.model_rows import make_model_rows
 from benchmarks.state_rows import make_state_rows
@@ -37,6 +38,7 @@ def make_rows(files: Files) -> Made:
     yield from _conversions(files, "large", "2 GB", repeats=FEW)
     yield from make_model_rows(files)
     yield from make_state_rows(files)
+    yield from make_jax_rows(files)
 
 
 def _saves(files: Files, model: str, size: str, *, repeats: int) -> Made:

@@ -92,7 +92,7 @@ def _fresh(model: Model) -> Run:
         return Run(model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000))
 
 
-class _Finished:
+class Finished:
     """Waits for what an operation has left running, and removes what it wrote, once its time has been taken."""
 
     def __init__(self, folder: Path, wait: Callable[[], object]) -> None:
@@ -131,7 +131,7 @@ def _prepare_stall(files: Files, run: Run, which: str) -> Operation:
 
     def save() -> object:
         manager.save(state, step=2)
-        return _Finished(folder, manager.close)
+        return Finished(folder, manager.close)
 
     return save
 
@@ -165,7 +165,7 @@ def _prepare_async_save(files: Files, run: Run) -> Operation:
 
     def save() -> object:
         future = checkpoint.async_save(states, checkpoint_id=str(folder))
-        return _Finished(folder, future.result)
+        return Finished(folder, future.result)
 
     return save
 
@@ -181,7 +181,7 @@ def _prepare_orbax(files: Files, run: Run) -> Operation:
 
     def save() -> object:
         saver.save(folder, args=checkpoint.args.PyTreeSave(arrays))
-        return _Finished(folder, saver.close)
+        return Finished(folder, saver.close)
 
     return save
 
@@ -196,7 +196,7 @@ def _save(files: Files, run: Callable[[], Run], title: str) -> Row:
 
         def save() -> object:
             manager.save(state, step=1)
-            return _Finished(folder, manager.close)
+            return Finished(folder, manager.close)
 
         return save
 
@@ -222,7 +222,7 @@ def _resume(files: Files, run: Callable[[], Run], title: str) -> Row:
 def _prepare_restore(model: Model, folder: Path) -> Operation:
     run = _fresh(model)
     state = run.state()
-    _give_back_memory()
+    give_back_memory()
 
     def restore() -> object:
         with CheckpointManager(folder) as manager:
@@ -235,7 +235,7 @@ def _prepare_restore(model: Model, folder: Path) -> Operation:
 def _prepare_load(model: Model, path: Path, *, mmap: bool) -> Operation:
     """Load as the manual of PyTorch does. With `mmap` the moments stay in the file until the first step touches them."""
     run = _fresh(model)
-    _give_back_memory()
+    give_back_memory()
 
     def load() -> object:
         saved = torch.load(path, weights_only=True, mmap=mmap)
@@ -247,7 +247,7 @@ def _prepare_load(model: Model, path: Path, *, mmap: bool) -> Operation:
     return load
 
 
-def _give_back_memory() -> None:
+def give_back_memory() -> None:
     """Have no memory that an earlier run has left: a run is resumed in a process that has just started."""
     gc.collect()
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):

@@ -31,6 +31,7 @@ SAMPLES = {
     "whole-model.pt": "burn/burn_import_mnist_whole_model.pt",
     "run.ckpt": "pytorch/lightning_mlp-coral_epoch=114-step=2529.ckpt",
     "downloaded.pt": "hostile/modelscan_unsafe_zip_pytorch.pt",
+    "model.keras": "other/art_model.keras",
 }
 """The files that the pages speak of, and what stands for them."""
 
@@ -40,6 +41,7 @@ GUIDES = tuple(
     for name in (
         *("load-into-my-model", "convert-for-burn", "why-was-my-load-refused"),
         *("resume-exactly", "move-from-torch-save", "continue-in-burn"),
+        *("from-torch-to-jax", "checkpoints-in-jax", "native-modules"),
     )
 )
 
@@ -120,6 +122,12 @@ def main(arguments: list[str]) -> int:
     """Write or check the pages."""
     check = "--check" in arguments
     pages = [Path(name).resolve() for name in arguments if name != "--check"] or [README, *GUIDES]
+    if len(pages) > 1:  # each in a process of its own, or one would show what another has imported
+        flags = ["--check"] if check else []
+        codes = [
+            subprocess.run([sys.executable, __file__, *flags, str(page)], check=False).returncode for page in pages
+        ]
+        return max(codes)
     stale = 0
     for page in pages:
         new = refreshed(page)

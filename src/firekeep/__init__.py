@@ -50,7 +50,17 @@ if TYPE_CHECKING:
     from firekeep.entry import TensorEntry
     from firekeep.ids import ParamId
     from firekeep.limits import Limits
-    from firekeep.models import apply, collect, load_as, load_into, preview, renamed_keys, save, saved_metadata
+    from firekeep.models import (
+        apply,
+        collect,
+        compare_constants,
+        load_as,
+        load_into,
+        preview,
+        renamed_keys,
+        save,
+        saved_metadata,
+    )
     from firekeep.records import (
         LrSchedulerRecord,
         Module,
@@ -61,7 +71,7 @@ if TYPE_CHECKING:
         OptimizerWarning,
         StateError,
     )
-    from firekeep.report import LoadError, LoadReport, NothingMatchedError
+    from firekeep.report import ConstantDifference, LoadError, LoadReport, NothingMatchedError
     from firekeep.rules import KeyRemapper, PathFilter
     from firekeep.scalars import Scalar
     from firekeep.slots import Layer, Outline, Slot
@@ -81,7 +91,10 @@ _HOMES = {
         "firekeep.api",
     ),
     **dict.fromkeys(
-        ("apply", "collect", "load_as", "load_into", "preview", "renamed_keys", "save", "saved_metadata"),
+        (
+            *("apply", "collect", "compare_constants", "load_as", "load_into", "preview", "renamed_keys", "save"),
+            "saved_metadata",
+        ),
         "firekeep.models",
     ),
     **dict.fromkeys(
@@ -107,7 +120,7 @@ _HOMES = {
         ),
         "firekeep.records",
     ),
-    **dict.fromkeys(("LoadError", "LoadReport", "NothingMatchedError"), "firekeep.report"),
+    **dict.fromkeys(("ConstantDifference", "LoadError", "LoadReport", "NothingMatchedError"), "firekeep.report"),
     **dict.fromkeys(("KeyRemapper", "PathFilter"), "firekeep.rules"),
     **dict.fromkeys(("Layer", "Outline", "Slot"), "firekeep.slots"),
     **dict.fromkeys(("BurnpackStore", "PytorchStore", "SafetensorsStore"), "firekeep.stores"),
@@ -123,6 +136,7 @@ __all__ = [
     "BurnToPyTorchAdapter",
     "BurnpackStore",
     "CheckpointManager",
+    "ConstantDifference",
     "DType",
     "DigestError",
     "DirectoryBusyError",
@@ -185,6 +199,7 @@ __all__ = [
     "apply",
     "chain",
     "collect",
+    "compare_constants",
     "convert",
     "dequantize",
     "diff",

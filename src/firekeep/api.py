@@ -39,7 +39,7 @@ def open(
         >>> with firekeep.open("model.safetensors") as file:  # doctest: +SKIP
         ...     print(file.keys(), file.array("fc.weight").shape)
     """
-    options = OpenOptions(limits=limits, top_level_key=top_level_key or None, allow_trailing=allow_trailing)
+    options = OpenOptions(limits=limits, top_level_key=top_level_key, allow_trailing=allow_trailing)
     return open_file(source, options)
 
 
@@ -50,6 +50,7 @@ def load_file(
     include: Pattern | Iterable[Pattern] = (),
     exclude: Pattern | Iterable[Pattern] = (),
     copy: bool = False,
+    dequantize: bool = False,
     allow_trailing: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> dict[str, Array]:
@@ -61,8 +62,8 @@ def load_file(
 
     All names of a PyTorch file are given, with their full paths, unless `top_level_key` names a part. `include` and `exclude` are
     regular expressions searched in these names. A name that the file ties to another gives the same array. `allow_trailing=True`
-    takes a safetensors file with bytes after its last tensor. Raises `UnsupportedError` naming every tensor of which no array can be
-    made, unless it is left out.
+    takes a safetensors file with bytes after its last tensor. `dequantize=True` computes the float32 values of tensors that a GGUF
+    file keeps in quantized blocks. Raises `UnsupportedError` naming every tensor of which no array can be made, unless it is left out.
 
     Example:
         >>> weights = firekeep.load_file("model.pt", exclude="num_batches_tracked")  # doctest: +SKIP
@@ -70,7 +71,9 @@ def load_file(
     from firekeep import loading
     from firekeep.rules import PathFilter
 
-    options = OpenOptions(limits=limits, top_level_key=top_level_key or None, allow_trailing=allow_trailing)
+    options = OpenOptions(
+        limits=limits, top_level_key=top_level_key, allow_trailing=allow_trailing, dequantize=dequantize
+    )
     return loading.load_file(source, options, chosen=PathFilter.of(include=include, exclude=exclude), copy=copy)
 
 
@@ -182,6 +185,7 @@ def convert(
     max_shard_size: int | str | None = None,
     ties: str = "keep",
     format: str | None = None,
+    dequantize: bool = False,
     allow_trailing: bool = False,
     overwrite: bool = True,
     durable: bool = True,
@@ -202,6 +206,9 @@ def convert(
     that would not be expected to have it names under the metadata key `firekeep.layout`. `layout` (such as "torch", "burn", "flax") gives
     them another, before floats are cast: what layers they belong to is told by a whole-model pickle, or by `like`, a model or a file
     in that layout with the same names. Without either it is refused.
+
+    Tensors that a GGUF file keeps in quantized blocks are refused by name, since neither format has such; `dequantize=True` computes
+    their float32 values first, which `dtype` may then narrow.
 
     A source with digests (`digest=True`) is compared with them as it is read, `DigestError` names the tensor that differs, and the new
     file gets its own. A source without tensors is refused. The checksums inside a PyTorch zip archive are `verify`'s to check.
@@ -234,7 +241,9 @@ def convert(
         progress=progress,
         limits=limits,
     )
-    options = OpenOptions(limits=limits, top_level_key=top_level_key, allow_trailing=allow_trailing)
+    options = OpenOptions(
+        limits=limits, top_level_key=top_level_key, allow_trailing=allow_trailing, dequantize=dequantize
+    )
     return conversion.convert(src, dst, options, job)
 
 

@@ -8,9 +8,9 @@ import mmap
 import os
 import stat
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from firekeep.errors import EntryError, TruncatedError
 from firekeep.strides import collapse, flat_view, gather, gather_pieces
@@ -183,6 +183,8 @@ class Blob:
     """Bytes of a known length, drawn when asked for."""
 
     __slots__ = ("nbytes",)
+    comes_late: ClassVar[bool] = False
+    """Whether `expect` may do anything."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -208,6 +210,32 @@ class Blob:
     def memory(self) -> tuple[range, ...] | None:
         """Give the addresses that the bytes are drawn from, none where they lie in a file; None where that is not known."""
         return None if self.window() is None else ()
+
+    def expect(self) -> None:
+        """Have the bytes begin to come, where that takes a while: they will be drawn next."""
+
+    def lasting(self) -> memoryview | None:
+        """Give the bytes where they are, if no program ever changes them there; None where only a copy is safe."""
+        return None
+
+
+AHEAD = 256 << 20
+"""Bytes that may have come before they are drawn."""
+
+
+def expecting(blobs: Sequence[Blob]) -> Iterator[Blob]:
+    """Give blobs in their order, and tell those after each, up to `AHEAD` bytes of them, that they will be drawn next."""
+    told = ahead = 0 if any(blob.comes_late for blob in blobs) else len(blobs)
+    for number, blob in enumerate(blobs):
+        if told > number:
+            ahead -= blob.nbytes
+        else:
+            told, ahead = number + 1, 0  # too large to be told before its turn
+        while told < len(blobs) and ahead + blobs[told].nbytes <= AHEAD:
+            blobs[told].expect()
+            ahead += blobs[told].nbytes
+            told += 1
+        yield blob
 
 
 class MemoryBlob(Blob):
@@ -297,6 +325,7 @@ class UnsharedBlob(Blob):
     """The bytes of another blob, owned by nobody else: it has no identity."""
 
     __slots__ = ("_base",)
+    comes_late = True
 
     def __init__(self, base: Blob) -> None:
         self._base = base
@@ -317,6 +346,10 @@ class UnsharedBlob(Blob):
     def window(self) -> tuple[Source, int] | None:
         """Give the other blob's window."""
         return self._base.window()
+
+    def expect(self) -> None:
+        """Have the other blob's bytes begin to come."""
+        self._base.expect()
 
 
 class StridedBlob(Blob):

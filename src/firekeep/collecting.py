@@ -5,28 +5,29 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from firekeep._version import __version__
+from firekeep.applying import told_entries, told_outline
 from firekeep.bridges import bridge_of
 from firekeep.dtypes import BY_NAME, DType
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError, UnsupportedError
 from firekeep.formats import Contents, Format
 from firekeep.garbage import collector_paused
-from firekeep.layouts import COLUMNS, CONVENTIONS, LAYOUT, UNSPECIFIED, columns_of, tell_steps
+from firekeep.layouts import COLUMNS, CONVENTIONS, LAYOUT, UNSPECIFIED, columns_of, tell_steps, tell_sums
 from firekeep.likeness import Likeness, moved
 from firekeep.matching import Plan, Want, plan
 from firekeep.rules import KeyRemapper, Losses, PathFilter, can_cast, cast
 from firekeep.rules.indices import open_gaps
-from firekeep.rules.layout import translate
+from firekeep.rules.layout import BIASES, merged_biases, translate, write_biases
 from firekeep.rules.surgery import Surgery
 from firekeep.saving import tie
 from firekeep.scalars import Scalar
-from firekeep.slots import Convention, Layer, Outline
+from firekeep.slots import Constants, Convention, Layer, Outline
 from firekeep.views import ghost
 from firekeep.wording import count, lines, some
 
@@ -46,6 +47,10 @@ class Collection:
     layout: Convention | None
     layers: tuple[Layer, ...] = ()
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    biases: str | None = None
+    """Biases that the layout has the sum of, as the metadata of a file keep them."""
+    constants: tuple[Constants, ...] = ()
+    """What the model computes with beside its tensors; of parts without any, where nothing is renamed."""
     left_out: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     losses: Losses = field(default_factory=Losses)
@@ -77,6 +82,8 @@ class CollectJob:
     load_renames: KeyRemapper = KeyRemapper()  # noqa: RUF009 - frozen
     """The rename rules of a load: the names are those of which they make the model's."""
     ties: str = "keep"
+    constants: bool = False
+    """Keep what the model computes with beside its tensors."""
 
 
 def collect(obj: Any, job: CollectJob) -> Collection:
@@ -86,10 +93,25 @@ def collect(obj: Any, job: CollectJob) -> Collection:
         outline = bridge.outline(obj)
         entries = bridge.entries(obj)
         kept, left_out = _choose(outline, entries, job.chosen)
+        if job.like is not None and job.like.layers and job.layout not in (None, outline.convention):
+            named = told_outline(outline)
+            kept = kept if named is outline else told_entries(kept)
+            outline = named
         made = arrange(kept, outline, job, left_out=left_out)
+        if job.constants:
+            made = replace(made, constants=tuple(_constants(bridge.constants(obj), kept, made)))
     if outline.others:
         made = replace(made, steps=(*made.steps, f"left out, being no tensors: {some(outline.others)}"))
     return made
+
+
+def _constants(constants: Sequence[Constants], before: Sequence[TensorEntry], made: Collection) -> Iterator[Constants]:
+    """Give constants the paths that the parts have in a collection: all where no tensor has another name, or those that moved whole."""
+    names = [entry.name for entry in before]
+    if names == made.keys():
+        yield from constants
+    elif len(names) == len(made):  # nothing was split or joined
+        yield from moved(constants, dict(zip(names, made.keys(), strict=True)))
 
 
 def _choose(
@@ -114,14 +136,17 @@ def arrange(
     made = list(entries)
     scalars: dict[str, Scalar] = {}
     steps: list[str] = []
+    biases: str | None = None
     layout = _target(outline, job)
     if layout is not None and layout != outline.convention:
         like = None if job.like is None else job.like.read_by(job.load_surgery, job.load_renames)
         told = outline.convention is not None and not outline.bare
-        if like is not None and job.remapper and not job.surgery:  # whose names are those after the renames
+        if like is not None and job.surgery:  # whose tensors are those after the surgery and the renames
+            like = like.uncut(job.surgery, job.remapper, layout)
+        elif like is not None and job.remapper:
             like = like.before(job.remapper.rename([entry.name for entry in made]).names)
         laid = lay_out(made, outline, layout=layout, like=like, told=told, holds_scalars=job.holds_scalars)
-        made, scalars, steps = list(laid.entries), dict(laid.scalars), list(laid.steps)
+        made, scalars, steps, biases = list(laid.entries), dict(laid.scalars), list(laid.steps), laid.biases
     losses = Losses()
     if job.dtype is not None:
         casts = Counter(str(entry.dtype) for entry in made if can_cast(entry, job.dtype))
@@ -137,6 +162,7 @@ def arrange(
         layout=layout,
         layers=tuple(moved(outline.layers, names)) if layout == outline.convention else (),
         scalars=follow(scalars, names),
+        biases=biases,
         left_out=left_out,
         steps=tuple(steps),
         losses=losses,
@@ -155,12 +181,16 @@ def _target(outline: Outline, job: CollectJob) -> Convention | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaidOut:
-    """Tensors in another layout, what became scalars of them, and what was done, in words. `origins` maps new names to the old ones."""
+    """Tensors in another layout, what became scalars of them, and what was done, in words. `origins` maps new names to the old ones.
+
+    `biases` are those that the layout has the sum of, for the metadata of the file.
+    """
 
     entries: tuple[TensorEntry, ...]
     origins: Mapping[str, tuple[str, ...]]
     scalars: Mapping[str, Scalar]
     steps: tuple[str, ...]
+    biases: str | None = None
 
 
 def lay_out(
@@ -195,14 +225,24 @@ def lay_out(
     scalars = dict(_counters(entries, made.no_counterpart))
     dropped = [name for name in made.no_counterpart if name.rpartition(".")[2] != _COUNTER]
     steps = list(filter(None, [tell_steps(made.steps.values(), source=source, target=layout)]))
+    steps += tell_sums(made.steps)
     if scalars and holds_scalars:
         steps.append(f"{count(len(scalars), 'counter')} of batches kept as scalars, which Burn ignores")
     elif scalars:
         steps.append(f"{count(len(scalars), 'counter')} of batches left out: such a file holds no scalars")
     if dropped:
         steps.append(f"left out, since the layout {layout!r} has no such tensors: {some(dropped)}")
+    merged = merged_biases(entries, made) if source == "torch" else ()
+    biases = write_biases(merged)
+    if merged:
+        how = "kept in the metadata beside their sums" if biases else "too large to be kept beside their sums"
+        steps.append(f"{count(len(merged), 'pair')} of biases {how}")
     return LaidOut(
-        entries=made.entries, origins=made.origins, scalars=scalars if holds_scalars else {}, steps=tuple(steps)
+        entries=made.entries,
+        origins=made.origins,
+        scalars=scalars if holds_scalars else {},
+        steps=tuple(steps),
+        biases=biases,
     )
 
 
@@ -341,6 +381,8 @@ def contents_of(
         own[LAYOUT] = collection.layout
     if collection.layout == "burn" and (columns := columns_of(collection.layers)):
         own[COLUMNS] = json.dumps(sorted(columns))
+    if collection.biases is not None:
+        own[BIASES] = collection.biases
     entries = collection.entries if row.holds_param_ids else [replace(e, param_id=None) for e in collection.entries]
     kept = {**collection.scalars, **scalars} if row.holds_scalars else dict(scalars)
     return Contents(entries=entries, metadata={**own, **metadata}, scalars=kept)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
 from firekeep.errors import MetadataError, RuleError
+from firekeep.folding import fold
 from firekeep.formats import FORMATS
 from firekeep.slots import Convention, Layer
+from firekeep.wording import quote
 
 LAYOUT = "firekeep.layout"
 """The metadata key that names a layout which the file's format does not lead one to expect."""
@@ -59,11 +61,26 @@ def layout_of(format: str, metadata: Mapping[str, str], *, content: str = "") ->
 
 def tell_steps(steps: Iterable[str], *, source: str | None, target: str | None) -> str | None:
     """Sum up what a translation did to tensors: how many were transposed, renamed, split, joined."""
-    times = Counter(step.split()[0].rstrip(",") for step in steps)
+    parts = (part for step in steps for part in (step.split(" and ", 1) if step.startswith("renamed and ") else [step]))
+    times = Counter(part.split()[0].rstrip(",") for part in parts)
     if not times:
         return None
     told = ", ".join(f"{number:,} {what}" for what, number in times.items())
     return f"from the layout {source!r} to {target!r}: {told}"
+
+
+def tell_sums(steps: Mapping[str, str]) -> Iterator[str]:
+    """Name what a translation made of biases that are two on one side, and their sum on the other: it does not come back as it was."""
+    added = [name for name, step in steps.items() if step.startswith("summed")]
+    parted = [name for name, step in steps.items() if "sum of two" in step or "two summed" in step]
+    if added:
+        yield f"the sums of two biases each, which they do not tell apart: {_named(added)}"
+    if parted:
+        yield f"of each sum of two biases one has all, and the other zeros: {_named(parted)}"
+
+
+def _named(names: Iterable[str]) -> str:
+    return ", ".join(quote(one.label) for one in fold(names))
 
 
 def columns_of(layers: Iterable[Layer]) -> frozenset[str]:

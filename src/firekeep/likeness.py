@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from firekeep.applying import LoadJob
+from firekeep.applying import LoadJob, variants_of, without_variants
 from firekeep.bridges import BRIDGES, bridge_of
 from firekeep.dtypes import BY_NAME
 from firekeep.entry import TensorEntry
@@ -19,12 +19,13 @@ from firekeep.opened import open_file
 from firekeep.rules import KeyRemapper
 from firekeep.rules.layout import layers_from_like, tell_facts, translate, translate_layers
 from firekeep.rules.surgery import Surgery
-from firekeep.slots import Convention, Layer, Outline, Slot
+from firekeep.slots import Constants, Convention, Layer, Outline, Slot
 from firekeep.supply import Supply
 from firekeep.views import ghost
 from firekeep.wording import some
 
 _COUNTER = "num_batches_tracked"
+_Part = TypeVar("_Part", Layer, Constants)
 
 _SPELLINGS = {
     "gamma": ("weight",),
@@ -49,6 +50,8 @@ class Likeness:
     layout: Convention | None = None
     layers: tuple[Layer, ...] = ()
     modules: frozenset[str] = field(default_factory=frozenset)
+    variants: frozenset[str] = frozenset()
+    """Paths that end in the name of an enum's variant, which other readers know nothing of."""
     match: Literal["auto", "exact"] = "auto"
     originals: Mapping[str, str] = field(default_factory=dict)
     """The reader's own names, by those that a load gives them."""
@@ -79,6 +82,20 @@ class Likeness:
             entries=tuple(entries.values()),
             layers=(*layers, *(layer for layer in self.layers if layer.path not in taken)),
         )
+
+    def uncut(self, surgery: Surgery, remapper: KeyRemapper, layout: Convention | None) -> Likeness:
+        """Give this as tensors are before surgery and renames that are done in a layout; as it is where these have no inverse."""
+        reader = self.in_layout(layout)
+        try:
+            undone = remapper.undo([entry.name for entry in reader.entries]).names if remapper else {}
+            reader = reader.before({old: new for new, old in undone.items()})
+            whole = surgery.inverse().apply(reader.entries).entries
+        except RuleError:
+            return self
+        layers: dict[str, Layer] = {}
+        for names in _ways_back(reader.entries, whole, surgery):
+            layers |= {layer.path: layer for layer in moved(reader.layers, names)}
+        return replace(reader, entries=tuple(whole), layers=tuple(layers.values()))
 
     def evidence(
         self, entries: Sequence[TensorEntry], *, layout: Convention | None, source: Convention | None = None
@@ -165,13 +182,20 @@ class Likeness:
             names=tuple(names[name] for name in self.names),
             layers=tuple(moved(self.layers, names)),
             modules=frozenset(remapper.rename([path]).names[path] for path in self.modules),
+            variants=frozenset(remapper.rename([path]).names[path] for path in self.variants),
             originals={new: old for old, new in names.items()},
         )
 
     def wants(self) -> list[Want]:
         """List the names that the reader looks for, with their shapes."""
         return [
-            Want(name=entry.name, shape=entry.shape, dtype=entry.dtype, spellings=tuple(_other_names(entry.name)))
+            Want(
+                name=entry.name,
+                shape=entry.shape,
+                dtype=entry.dtype,
+                spellings=tuple(_other_names(entry.name)),
+                short=without_variants(entry.name, self.variants) if self.variants else None,
+            )
             for entry in self.entries
         ]
 
@@ -200,8 +224,57 @@ def likeness_of(like: Any, options: OpenOptions) -> Likeness:
         layout=outline.convention,
         layers=layers if outline.convention is None else tell_facts(layers, entries, outline.convention),
         modules=outline.modules,
+        variants=frozenset(variants_of(outline)),
         told=_is_model(like) and outline.convention is not None and not outline.bare,
     )
+
+
+def telling_of(like: Likeness, job: LoadJob, *, linen_only: bool = False) -> Callable[[Outline], Outline]:
+    """Give what adds the layers of a model to the outline of a tree that does not tell them; with `linen_only` to no other tree.
+
+    The model's names are those of the tree, or those of which the load's surgery and rename rules make them.
+    """
+    if not (like.layers or like.told) or like.layout is None:
+        raise RuleError(
+            f"{like.what} does not tell what layers its tensors belong to",
+            remedy="Give like= a model, or a PyTorch file of a whole model.",
+        )
+    reader = like.read_by(job.surgery, job.remapper)
+
+    def tell(outline: Outline) -> Outline:
+        if outline.convention is None or (linen_only and outline.convention != "linen"):
+            return outline
+        ghosts = [ghost(slot.path, slot.dtype, slot.shape) for slot in outline if slot.problem is None]
+        try:
+            _, layers = reader.evidence(ghosts, layout=None, source=outline.convention)
+        except RuleError:
+            if linen_only:
+                return outline
+            raise
+        return replace(outline, layers=tell_facts(layers, ghosts, outline.convention), bare=False)
+
+    return tell
+
+
+def _ways_back(
+    after: Sequence[TensorEntry], before: Sequence[TensorEntry], surgery: Surgery
+) -> Iterator[dict[str, str]]:
+    """Map names after a surgery to those before: the first part of a tensor that is cut to the whole, and what is joined to each part."""
+    known, old = {entry.name for entry in after}, {entry.name for entry in before}
+    cut = {part: entry.name for entry in before for part in _made_of(entry, surgery)[:1] if part in known}
+    yield {name: name for name in known & old} | cut
+    inverse = surgery.inverse()
+    parts = {entry.name: _made_of(entry, inverse) for entry in after if entry.name not in old}
+    for place in range(max(map(len, parts.values()), default=0)):
+        yield {name: made[place] for name, made in parts.items() if place < len(made) and made[place] in old}
+
+
+def _made_of(entry: TensorEntry, surgery: Surgery) -> list[str]:
+    """Name what surgery makes of a tensor by itself; nothing where it takes several."""
+    try:
+        return [made.name for made in surgery.apply([entry]).entries]
+    except RuleError:
+        return []
 
 
 def _layers_holding(reader: Likeness, entries: Sequence[TensorEntry]) -> tuple[Layer, ...]:
@@ -346,17 +419,42 @@ def _other_names(name: str) -> Iterator[str]:
     yield from (f"{layer}{dot}{other}" for other in _SPELLINGS.get(role, ()))
 
 
-def moved(layers: Sequence[Layer], names: Mapping[str, str]) -> Iterator[Layer]:
-    """Give layers the paths that renames of their tensors give them; one whose tensors change otherwise is left out."""
+def moved(layers: Sequence[_Part], names: Mapping[str, str]) -> Iterator[_Part]:
+    """Give layers, and their parents, the paths that renames of their tensors give them; one whose tensors change otherwise is left out."""
     held = {part: name for name in names for part in _parts(name)}
+    parents: dict[int, Layer | None] = {}
     for layer in layers:
-        old = held.get(layer.path)
-        tail = "" if old is None else old[len(layer.path) + 1 :] if layer.path else old
-        new = "" if old is None else names[old]
-        if new == tail != "":
-            yield replace(layer, path="")
-        elif tail and new.endswith(f".{tail}"):
-            yield replace(layer, path=new[: -len(tail) - 1])
+        path = _moved_path(layer.path, held, names)
+        if path is None:
+            continue
+        if isinstance(layer, Layer):
+            yield replace(layer, path=path, parent=_moved_parent(layer, held, names, parents))
+        else:
+            yield replace(layer, path=path)
+
+
+def _moved_path(path: str, held: Mapping[str, str], names: Mapping[str, str]) -> str | None:
+    old = held.get(path)
+    if old is None:
+        return None
+    tail, new = old[len(path) + 1 :] if path else old, names[old]
+    if new == tail:
+        return ""
+    return new[: -len(tail) - 1] if new.endswith(f".{tail}") else None
+
+
+def _moved_parent(
+    layer: Layer, held: Mapping[str, str], names: Mapping[str, str], known: dict[int, Layer | None]
+) -> Layer | None:
+    """Give the nearest layer around one that is still whole."""
+    parent = layer.parent
+    if parent is None:
+        return None
+    if id(parent) not in known:
+        around = _moved_parent(parent, held, names, known)
+        path = _moved_path(parent.path, held, names)
+        known[id(parent)] = around if path is None else replace(parent, path=path, parent=around)
+    return known[id(parent)]
 
 
 def _parts(name: str) -> Iterator[str]:

@@ -55,15 +55,22 @@ def choose(opened: OpenedFile, chosen: PathFilter) -> dict[str, TensorEntry]:
 
 def refuse_without_bytes(entries: Iterable[TensorEntry], *, as_arrays: bool = False) -> None:
     """Raise `UnsupportedError` naming all tensors that cannot be given, and how to leave them out."""
-    broken = [(entry.name, fault) for entry in entries if (fault := _fault(entry, as_arrays=as_arrays)) is not None]
-    if not broken:
+    refused = [(entry, fault) for entry in entries if (fault := _fault(entry, as_arrays=as_arrays)) is not None]
+    if not refused:
         return
+    broken = [(entry.name, fault) for entry, fault in refused]
+    blocks = [
+        entry.name for entry, _ in refused if entry.problem is None and entry.dtype is not None and entry.dtype.block
+    ]
+    rest = [name for name, _ in broken if name not in blocks]
+    ways = ["Compute the float32 values of those in quantized blocks: dequantize=True."] if blocks else []
+    ways += [f"Leave out what you do not need: {exclusion(rest)}."] if rest else []
     shown = "; ".join(f"{name!r}: {fault}" for name, fault in broken[:_SHOWN])
     more = f"; and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
     raise UnsupportedError(
         f"{len(broken)} of the tensors cannot be given: {shown}{more}",
         tensor=broken[0][0] if len(broken) == 1 else None,
-        remedy=f"Leave out what you do not need: {exclusion([name for name, _ in broken])}.",
+        remedy=" ".join(ways),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from firekeep.formats import OpenOptions
@@ -11,12 +12,14 @@ from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.opened import Readable, open_file
 
 if TYPE_CHECKING:
+    from firekeep.applying import LoadJob
     from firekeep.collecting import Collection, SaveReport
-    from firekeep.report import LoadReport
+    from firekeep.report import ConstantDifference, LoadReport
     from firekeep.rules import DTypeLike, KeyRemapper, Rule
     from firekeep.rules.filter import Wanted
     from firekeep.rules.surgery import Surgery
     from firekeep.saving import Progress
+    from firekeep.supply import Supply
 
 
 def save(
@@ -95,11 +98,13 @@ def load_into(
     exclude: Wanted | Iterable[Wanted] = (),
     dtype: DTypeLike = "module",
     layout: str | None = None,
+    like: Any = None,
     top_level_key: str | None = None,
     allow_missing: bool | None = None,
     allow_unused: bool | None = None,
     allow_mismatched: bool | None = None,
     stage: bool = False,
+    dequantize: bool = False,
     dry_run: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> LoadReport:
@@ -115,7 +120,12 @@ def load_into(
     `include` and `exclude` choose among the model's names.
 
     A slot keeps its dtype (`dtype="module"`), takes the file's ("file"), or floats become the one named. `layout` says how the
-    file's layers lie where the file does not. `stage=True` reads everything before anything is changed. `dry_run=True` only reports.
+    file's layers lie where the file does not. `stage=True` reads everything before anything is changed. `dequantize=True` computes the
+    float32 values of tensors that a GGUF file keeps in quantized blocks. `dry_run=True` only reports.
+
+    A tree of arrays that does not tell its layers (variables of Flax Linen, a state dict) takes tensors of another layout where `like`
+    tells them: a model with the same layers in any framework, or a PyTorch file of a whole one. Linen's collections `params` and
+    `batch_stats` are then no part of the names.
 
     Example:
         >>> report = firekeep.load_into(model, "weights.pt", rename=r"^backbone\.=>encoder.")  # doctest: +SKIP
@@ -138,8 +148,8 @@ def load_into(
         stage=stage,
         dry_run=dry_run,
     )
-    with supply_of_file(source, OpenOptions(limits=limits, top_level_key=top_level_key)) as supply:
-        return applying.load_into(obj, supply, job)
+    with supply_of_file(source, _options(limits, top_level_key, dequantize=dequantize)) as supply:
+        return applying.load_into(obj, supply, _telling(job, like, supply, limits))
 
 
 def load_as(
@@ -154,10 +164,12 @@ def load_as(
     exclude: Wanted | Iterable[Wanted] = (),
     dtype: DTypeLike = "module",
     layout: str | None = None,
+    like: Any = None,
     top_level_key: str | None = None,
     allow_missing: bool | None = None,
     allow_unused: bool | None = None,
     allow_mismatched: bool | None = None,
+    dequantize: bool = False,
     dry_run: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> tuple[Any, LoadReport]:
@@ -189,8 +201,8 @@ def load_as(
         stage=False,
         dry_run=dry_run,
     )
-    with supply_of_file(source, OpenOptions(limits=limits, top_level_key=top_level_key)) as supply:
-        return applying.load_as(obj, supply, job)
+    with supply_of_file(source, _options(limits, top_level_key, dequantize=dequantize)) as supply:
+        return applying.load_as(obj, supply, _telling(job, like, supply, limits))
 
 
 def collect(
@@ -226,7 +238,7 @@ def collect(
         ties=ties,
         limits=limits,
     )
-    return collecting.collect(obj, job)
+    return collecting.collect(obj, replace(job, constants=True))
 
 
 def apply(
@@ -241,6 +253,7 @@ def apply(
     exclude: Wanted | Iterable[Wanted] = (),
     dtype: DTypeLike = "module",
     layout: str | None = None,
+    like: Any = None,
     allow_missing: bool | None = None,
     allow_unused: bool | None = None,
     allow_mismatched: bool | None = None,
@@ -249,7 +262,8 @@ def apply(
 ) -> LoadReport:
     """Put tensors of one model, or a `Collection` of them, into another, across frameworks; the rest is as in `load_into`.
 
-    A tree of arrays of which nobody knows what layers they belong to is taken to lie as the model does.
+    A tree of arrays of which nobody knows what layers they belong to is taken to lie as the model does. Constants that no tensor holds
+    (epsilon, padding, the form of a GELU) stay the model's own, and the report names those that the two do not agree on.
 
     Example:
         >>> firekeep.apply(native_net, torch_net)  # doctest: +SKIP
@@ -274,10 +288,35 @@ def apply(
         dry_run=dry_run,
     )
     if isinstance(source, Collection):
-        supply = supply_of_entries(source.entries, layout=source.layout, layers=source.layers, scalars=source.scalars)
+        supply = supply_of_entries(
+            source.entries,
+            layout=source.layout,
+            layers=source.layers,
+            scalars=source.scalars,
+            constants=source.constants,
+        )
     else:
         supply = supply_of_object(source)
-    return applying.load_into(obj, supply, job)
+    return applying.load_into(obj, supply, _telling(job, like, supply, DEFAULT_LIMITS))
+
+
+def compare_constants(
+    obj: Any,
+    source: Any,
+    *,
+    rename: Rule | Iterable[Rule] | Mapping[str, str] | KeyRemapper = (),
+) -> tuple[ConstantDifference, ...]:
+    """List the constants, which no tensor holds, that two models do not agree on; nothing is changed.
+
+    They are epsilon and momentum of norms, padding, stride and dilation of convolutions, heads, groups, and activations with the form of
+    a GELU and slopes. Parts are paired as their tensors are: `rename` rules turn the names of `source` into those of `obj`. A part of a
+    class that is not known, or without a counterpart, is not compared. After a load from a file this is what is left to check.
+
+    Example:
+        >>> for one in firekeep.compare_constants(nnx_net, torch_net): print(one)  # doctest: +SKIP
+        'norm': epsilon 1e-06 in the model, 1e-05 in the source
+    """
+    return apply(obj, source, strict=False, rename=rename, dry_run=True).constants
 
 
 def preview(
@@ -373,6 +412,31 @@ def saved_metadata(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> dict
     """
     with open_file(source, OpenOptions(limits=limits)) as opened:
         return dict(opened.metadata)
+
+
+def _options(limits: Limits, top_level_key: str | None, *, dequantize: bool) -> OpenOptions:
+    return OpenOptions(limits=limits, top_level_key=top_level_key, dequantize=dequantize)
+
+
+def _telling(job: LoadJob, like: Any, supply: Supply, limits: Limits) -> LoadJob:
+    """Add what tells the layers of a tree: what it is like, else, for variables of Linen, what the tensors come from."""
+    from firekeep.layouts import CONVENTIONS
+    from firekeep.likeness import Likeness, likeness_of, telling_of
+
+    if like is not None:
+        return replace(job, telling=telling_of(likeness_of(like, OpenOptions(limits=limits)), job))
+    said = None if supply.layout is None else supply.layout.name
+    layout = next((known for known in CONVENTIONS if known == said), None)
+    if not supply.layers or layout is None:
+        return job
+    known = Likeness(
+        what="the source",
+        entries=tuple(entry for entry in supply.entries.values() if entry.problem is None),
+        layout=layout,
+        layers=supply.layers,
+        told=True,
+    )
+    return replace(job, telling=telling_of(known, job, linen_only=True))
 
 
 def _collect_job(

@@ -215,7 +215,7 @@ def open_file(source: Readable, options: OpenOptions, *, private: bool = False) 
 
 def _checked(opened: OpenedFile, options: OpenOptions) -> OpenedFile:
     """Refuse an option that would be ignored."""
-    if options.top_level_key is not None and opened.format != "pytorch":
+    if options.top_level_key and opened.format != "pytorch":
         opened.close()
         raise RuleError(
             f"top_level_key={options.top_level_key!r} is for PyTorch files, and this is a {opened.format} file",

@@ -30,13 +30,29 @@ class Layer:
     * convolutions: `groups`; `transpose_kernel` of Flax's transposed ones; `depthwise` of Keras' DepthwiseConv
     * linear maps with several axes (nnx.LinearGeneral, EinsumDense): `in_shape` and `out_shape`
     * norms: `affine`; `use_bias` of Equinox's RMSNorm; `mode` and `momentum` (as text) of Equinox's BatchNorm
-    * PReLU: `alpha_shape`, Keras' shape of it
+    * PReLU: `alpha_shape`, Keras' shape of it; SwiGlu: `columns` where Burn's weights lie as [out, in]
     """
 
     kind: str
     path: str
     parent: Layer | None = None
     facts: Mapping[str, int | bool | str] = field(default_factory=lambda: _NO_FACTS)
+
+
+Constant = int | float | bool | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """What a part of a model computes with and no tensor tells: `epsilon`, `padding`, the form of a GELU.
+
+    `kind` is a layer's, or "activation"; `path` the part's name in the model. Every framework's are spelled alike: `momentum` is the
+    weight of the old value, `padding` what is added around each axis, and that of transposed convolutions is PyTorch's.
+    """
+
+    kind: str
+    path: str
+    values: Mapping[str, Constant]
 
 
 def recurrent_facts(names: Iterable[str]) -> dict[str, int | bool | str]:
@@ -102,6 +118,8 @@ class Outline(Sequence[Slot]):
     bare: bool = False
     others: tuple[str, ...] = ()
     """Names of values that are no tensors, where the model is a tree that holds such."""
+    valueless: tuple[str, ...] = ()
+    """Tensors of the model that no file holds and that have no values: buffers on the meta device that are not persistent."""
 
     @overload
     def __getitem__(self, index: int) -> Slot: ...

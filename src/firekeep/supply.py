@@ -16,8 +16,9 @@ from firekeep.errors import FirekeepError, RuleError
 from firekeep.layouts import FileLayout, columns_of, columns_said, layout_of
 from firekeep.opened import OpenedFile, Readable, open_file
 from firekeep.parts import take_part
+from firekeep.rules.layout import Pair, read_biases
 from firekeep.scalars import Scalar
-from firekeep.slots import Layer
+from firekeep.slots import Constants, Layer
 from firekeep.wording import count, quote
 
 if TYPE_CHECKING:
@@ -50,8 +51,14 @@ class Supply:
     left_out: int = 0
     live: bool = False
     """The tensors are in memory, which may be that of the model they are put into."""
+    biases: tuple[Pair, ...] = ()
+    """Biases that the file has the sums of, as its metadata keep them."""
+    constants: tuple[Constants, ...] = ()
+    """What the model computes with beside these, where they are another's."""
     parts: tuple[str, ...] = ()
     """Keys of the parts of a PyTorch file that look like models."""
+    keyed: bool = False
+    """It is a PyTorch file, of which `top_level_key` takes a part."""
 
     def notes(self) -> Iterator[str]:
         """Say what was taken of the source."""
@@ -111,10 +118,12 @@ def supply_of_opened(opened: OpenedFile, options: OpenOptions) -> Supply:
         submodules=held.container.submodules,
         scalars=held.container.scalars,
         columns=columns_said(opened.metadata),
+        biases=read_biases(opened.metadata),
         where=opened.path,
         part=part.key,
         left_out=len(part.left_out),
         parts=opened.subtrees,
+        keyed=opened.format == "pytorch",
     )
 
 
@@ -124,6 +133,7 @@ def supply_of_entries(
     layout: str | None,
     layers: tuple[Layer, ...] = (),
     scalars: Mapping[str, Scalar] = MappingProxyType({}),
+    constants: tuple[Constants, ...] = (),
 ) -> Supply:
     """Offer tensors that were collected; raises `RuleError` for two of one name."""
     named: dict[str, TensorEntry] = {}
@@ -137,6 +147,7 @@ def supply_of_entries(
         layers=layers,
         scalars=scalars,
         live=True,
+        constants=constants,
         columns=columns_of(layers) if told else None,
     )
 
@@ -148,4 +159,5 @@ def supply_of_object(obj: Any) -> Supply:
     return replace(
         supply_of_entries(bridge.entries(obj), layout=outline.convention, layers=outline.layers),
         submodules=outline.modules,
+        constants=tuple(bridge.constants(obj)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import runpy
@@ -12,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
+import firekeep.module as native
 from firekeep.cli import COMMANDS, commands
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +32,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def needs(page: Path) -> None:
-    """Skip what runs PyTorch where there is none."""
-    if re.search(r"^(?:import torch|from firekeep\.training)", page.read_text(), flags=re.MULTILINE):
+    """Skip what runs PyTorch where there is none, and what runs JAX likewise."""
+    text = page.read_text()
+    if re.search(r"^import torch", text, flags=re.MULTILINE):
         pytest.importorskip("torch")
+    if re.search(r"^import jax", text, flags=re.MULTILINE):
+        for name in ("jax", "flax", "equinox", "optax"):
+            pytest.importorskip(name)
+    if re.search(r"^(?:import gguf|writer = gguf)", text, flags=re.MULTILINE):
+        pytest.importorskip("gguf")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -90,6 +98,15 @@ def test_a_page_that_shows_something_else_is_not_current(tmp_path: Path):
 def test_the_command_page_is_current():
     done = run(sys.executable, "tools/make_cli_docs.py", "--check", cwd=ROOT)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_tables_of_layers_are_current_and_have_all_of_them():
+    done = run(sys.executable, "tools/make_layer_docs.py", "--check", cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    tables = runpy.run_path(str(ROOT / "tools" / "make_layer_docs.py"))["TABLES"]
+    public = [(name, getattr(native, name)) for name in native.__all__]
+    layers = {name for name, kind in public if inspect.isclass(kind) and issubclass(kind, native.Module)}
+    assert {name for table in tables.values() for name in table} == layers - {"Module"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import firekeep
 from checkpoint.states import State, names_in
+from firekeep import module
 from firekeep.checkpoint import CheckpointManager, KeepAll, KeepLast, NoStepError, scan_steps
 from firekeep.errors import RuleError
+from firekeep.records import FieldStates, ModuleRecord, OptimizerRecord
 
 PARTS = ("model", "optim", "scheduler")
 
@@ -100,6 +104,85 @@ def test_files_of_two_saves_do_not_make_a_step(tmp_path):
     (tmp_path / "b" / "optim-1.bpk").rename(tmp_path / "a" / "optim-1.bpk")
     (found,) = scan_steps(tmp_path / "a", layout="burn").incomplete
     assert "optim-1.bpk has" in found.reason
+
+
+@pytest.mark.parametrize("part", ["optim-2.bpk", "scheduler-2.bpk", "extra-2.bpk"])
+def test_a_file_of_another_step_is_found_whatever_its_size(tmp_path, part):
+    manager = make(tmp_path)
+    for step in (1, 2):
+        manager.save(State(step, names=("model", "optimizer", "scheduler", "extra")), step=step)
+    other = tmp_path / part.replace("2", "1")
+    assert other.stat().st_size == (tmp_path / part).stat().st_size
+    (tmp_path / part).write_bytes(other.read_bytes())
+    assert [(step.step, step.reason) for step in manager.catalog().incomplete] == [(2, f"{part!r} is of another save")]
+    assert manager.restore(State()).step == 1
+    with pytest.raises(NoStepError, match="another save"):
+        manager.restore(State(), 2)
+
+
+def test_a_model_of_another_step_is_found(tmp_path):
+    manager = make(tmp_path)
+    for step in (1, 2):
+        manager.save(State(step), step=step)
+    (tmp_path / "model-2.bpk").write_bytes((tmp_path / "model-1.bpk").read_bytes())
+    (found,) = manager.catalog().incomplete
+    assert "that of step 1, not 2" in found.reason
+
+
+def test_files_of_a_version_that_did_not_mark_them_are_a_step(tmp_path):
+    manager = make(tmp_path)
+    manager.save(State(3), step=1)
+    for part in PARTS:
+        path = tmp_path / f"{part}-1.bpk"
+        with firekeep.open(path) as opened:
+            metadata = {key: value for key, value in opened.metadata.items() if key != "firekeep.step"}
+            arrays = {key: opened.array(key) for key in opened.keys()}  # noqa: SIM118
+            scalars = dict(opened.scalars)
+        firekeep.save_file(arrays, path, metadata=metadata, scalars=scalars, overwrite=True)
+    _set_sizes(tmp_path)
+    state = State()
+    assert manager.restore(state).step == 1
+    assert state.value == 3
+
+
+def _set_sizes(folder):
+    """Have the manifest say the sizes that the files have now."""
+    path = folder / "model-1.bpk"
+    with firekeep.open(path) as opened:
+        told = json.loads(opened.metadata["firekeep.checkpoint"])
+        for name, about in told["files"].items():
+            about["nbytes"] = (folder / name).stat().st_size
+        metadata = {**opened.metadata, "firekeep.checkpoint": json.dumps(told)}
+        arrays = {key: opened.array(key) for key in opened.keys()}  # noqa: SIM118
+        scalars = dict(opened.scalars)
+    firekeep.save_file(arrays, path, metadata=metadata, scalars=scalars, overwrite=True)
+
+
+def run_of_burn(folder, seed):
+    """Write a model and an optimizer with the ids of a run of its own."""
+    model = module.Linear(2, 3, rng=seed)
+    ModuleRecord.of(model).save(folder / "model-1.bpk")
+    states = [
+        FieldStates(
+            param_id=int(getattr(model, path).id),
+            path=path,
+            rank=1,
+            fields={"time": 1, "moment": np.zeros(1, np.float32)},
+        )
+        for path in ("weight", "bias")
+    ]
+    OptimizerRecord.of_states(states).save(folder / "optim-1.bpk")
+    firekeep.save_file({}, folder / "scheduler-1.bpk")
+
+
+def test_an_optimizer_of_another_run_of_burn_makes_no_step(tmp_path):
+    for number, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        run_of_burn(tmp_path / name, number)
+        assert [info.step for info in scan_steps(tmp_path / name).steps] == [1]
+    (tmp_path / "b" / "optim-1.bpk").rename(tmp_path / "a" / "optim-1.bpk")
+    (found,) = scan_steps(tmp_path / "a").incomplete
+    assert found.reason.startswith("optim-1.bpk is of another model")
 
 
 @pytest.mark.parametrize(

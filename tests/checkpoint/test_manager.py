@@ -22,6 +22,7 @@ from firekeep.checkpoint import (
     StepExistsError,
 )
 from firekeep.checkpoint._folders import Folders
+from firekeep.checkpoint._store import SHELVES
 from firekeep.errors import DiskFullError, ExistsError, RuleError
 
 LAYOUTS = ["firekeep", "burn"]
@@ -98,6 +99,40 @@ def test_reports_say_what_was_done(tmp_path):
     for report in (saved, back, manager.prune()):
         json.dumps(report.to_dict())
         assert all(len(line) <= 80 or str(tmp_path) in line for line in str(report).split("\n"))
+
+
+def test_a_step_reads_well(tmp_path):
+    manager = CheckpointManager(tmp_path, durable=False)
+    manager.save(State(), step=7, metrics={"valid_loss": 0.25, "acc": float("nan")})
+    first, *rest = str(manager.latest()).split("\n")
+    assert f"step 7 in {tmp_path / 'step-00000007'}:" in first
+    told = "\n".join((first, *rest))
+    assert "kB, saved 20" in told
+    assert rest[-2:] == ["  model, optimizer", "  metrics: valid_loss 0.25, acc nan"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_latest_step_is_found_without_a_look_at_all(tmp_path, monkeypatch, layout):
+    manager = CheckpointManager(tmp_path, durable=False, keep=KeepAll(), layout=layout)
+    for step in (1, 2, 3, 4):
+        manager.save(State(step), step=step)
+    (damaged,) = [path for path in manager.latest().paths.values() if "model" in path.name]
+    damaged.write_bytes(b"cut short")
+    looked = []
+    shelf = type(SHELVES[layout])
+    real = shelf.look
+
+    def look(self, directory, step):
+        looked.append(step)
+        return real(self, directory, step)
+
+    monkeypatch.setattr(shelf, "look", look)
+    assert manager.latest().step == 3
+    assert looked == [4, 3]
+    state = State()
+    manager.restore(state)
+    assert state.value == 3
+    assert 1 not in looked
 
 
 def test_what_is_asked_for_and_not_there_is_told(tmp_path):

@@ -273,3 +273,16 @@ def test_presets_and_mappings_rename_before_rules(fk: Run, source: Path, tmp_pat
     assert (done.code, done.err) == (0, "")
     assert names(out) == ["last.bias", "last.weight", "tied"]
     assert r"found: '^model\.=>' in 3, '^fc=>head' in 2, '^head=>last' in 2" in done.text
+
+
+def test_blocks_of_gguf_are_computed_on_request(fk: Run, tmp_path: Path):
+    pytest.importorskip("gguf")
+    from formats.gguf.made import Tensor, gguf
+
+    source, out = tmp_path / "in.gguf", tmp_path / "out.safetensors"
+    source.write_bytes(gguf([Tensor("q", (32,), 8, bytes(34))]))
+    refused = fk("convert", source, out)
+    assert refused.code == 2
+    assert "--dequantize" in refused.err
+    assert fk("convert", source, out, "--dequantize", "--dtype", "f16").code == 0
+    assert firekeep.load_file(out)["q"].tolist() == [0.0] * 32

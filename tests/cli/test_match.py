@@ -106,9 +106,9 @@ def test_what_is_missing_and_unused_is_listed_one_a_line_with_the_rename_that_me
 def test_a_wrong_rename_is_told_with_what_it_made_of_the_names(fk: Run, theirs: Path, mine: Path):
     done = fk("match", theirs, "--like", mine, "--rename", "^fc=>nc")
     assert done.code == 1
-    assert "by the renames 'fc.bias' became 'nc.bias', 'fc.weight' became 'nc.weight'" in done.text
-    assert "    'fc.weight' [3, 4]" in done.lines
-    assert "by the renames" not in fk("match", theirs, "--like", mine).text
+    assert "'fc.bias' [3]; renamed: 'nc.bias'" in done.text
+    assert "'fc.weight' [3, 4]; renamed: 'nc.weight'" in done.text
+    assert "renamed:" not in fk("match", theirs, "--like", mine).text
 
 
 def test_wrappers_are_looked_through_unless_names_are_to_be_exact(fk: Run, wrapped: Path, mine: Path):
@@ -192,7 +192,7 @@ def test_json_is_the_whole_report(fk: Run, theirs: Path, mine: Path):
     assert found.code == 1
     assert found.json["exact"] is False
     assert [one["name"] for one in found.json["missing"]] == ["head.weight"]
-    assert found.json["notes"][-1] == "by the renames 'head.weight' became 'tail.weight'"
+    assert [one["renamed"] for one in found.json["unused"] if one["name"] == "head.weight"] == ["tail.weight"]
     assert fk("match", theirs, "--like", mine, "--json").json["exact"] is True
 
 

@@ -29,7 +29,7 @@ def test_every_row_of_the_benchmarks_runs(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "out.json").read_text())["results"]
     rows = {result["row"] for result in results}
-    assert len(rows) == 29
+    assert len(rows) == 32
     for result in results:
         assert all(math.isfinite(ratio) and ratio > 0 for ratio in result["ratios"])
         assert result["row"] in done.stdout

@@ -150,6 +150,7 @@ def test_everything_is_in_the_data():
         "suggestions",
         "missing_shapes",
         "unused_shapes",
+        "unused_renamed",
         "nothing_matched",
     }
     assert fields <= set(data)

@@ -342,3 +342,22 @@ def test_a_large_file_that_was_cut_short_is_told(tmp_path, large):
     with pytest.raises(TruncatedError, match=f"ends at {4 << 20} now"):
         read_into([(source, 0, 5 << 20)], [memoryview(bytearray(5 << 20))], [])
     source.close()
+
+
+def test_a_slow_huge_page_is_followed_by_ever_more_jobs_of_small_ones(monkeypatch):
+    monkeypatch.setattr(reading, "_SLOW", 1.0)
+
+    def asked(seconds, jobs):
+        """Give the jobs that ask for a huge page, each of which takes the next time."""
+        pages, took = reading._Pages(), iter(seconds)
+        found = []
+        for job in range(jobs):
+            if pages.may_be_huge():
+                found.append(job)
+                pages.came_in(next(took))
+        return found
+
+    fast, slow = 0.0, 2.0
+    assert asked([fast] * 5, 5) == [0, 1, 2, 3, 4]
+    assert asked([slow] * 5, 20) == [0, 2, 5, 10, 19]
+    assert asked([slow, slow, fast, slow, fast], 9) == [0, 2, 5, 6, 8]

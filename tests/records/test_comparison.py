@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from firekeep.records import LrSchedulerRecord, OptimizerRecord, compare_optimizers, compare_schedulers
+from firekeep.records import FieldStates, LrSchedulerRecord, OptimizerRecord, compare_optimizers, compare_schedulers
 from firekeep.schedulers import Linear
 from records.models import MAKERS, Net, net, run
 
@@ -88,6 +89,45 @@ def test_other_shapes_are_told_by_name():
     found = compare_optimizers(OptimizerRecord.of(first, model), OptimizerRecord.of(second, other_model))
     assert found.dropped["outer.weight"] == "its shape was [3, 8], and is [5, 8] now"
     assert set(found.orphaned) == {"inner.weight", "inner.bias", "norm.weight", "norm.bias"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_cast_of_moments_is_told_as_by_the_restoration(dtype: torch.dtype):
+    model, like = net(), net().to(dtype)
+    optimizer, other = Optim.AdamW(model.parameters()), Optim.AdamW(like.parameters())
+    run(model, optimizer, 0, 1)
+    record, theirs = OptimizerRecord.of(optimizer, model), OptimizerRecord.of(other, like)
+    found, real = compare_optimizers(record, theirs), record.apply(other, like, dry_run=True)
+    assert set(found.changed) == set(real.changed)
+    assert len(found.changed) == len(list(model.parameters()))
+    assert not found.exact
+
+
+def test_another_way_to_compute_a_step_is_told_as_by_the_restoration():
+    model = net()
+    optimizer, other = (Optim.AdamW(model.parameters(), foreach=each) for each in (True, False))
+    run(model, optimizer, 0, 1)
+    record, theirs = OptimizerRecord.of(optimizer, model), OptimizerRecord.of(other, model)
+    found = compare_optimizers(record, theirs)
+    assert found.changed == record.apply(other, model, dry_run=True).changed
+    assert "foreach was True" in found.changed[0]
+
+
+def test_parameters_that_are_another_one_by_their_name_are_told():
+    def of(names: dict[int, str]) -> OptimizerRecord:
+        moment = np.zeros(2, np.float32)
+        fields = {"momentum.moment_1": moment, "momentum.moment_2": moment, "momentum.time": 1}
+        return OptimizerRecord.of_states(
+            FieldStates(param_id=key, path=path, rank=1, fields=fields) for key, path in names.items()
+        )
+
+    found = compare_optimizers(of({1: "a", 2: "b", 3: "c"}), of({1: "b", 2: "a", 3: "d"}))
+    assert set(found.restored) == {"a", "b", "d"}
+    assert found.changed == (
+        "'a' is so by its name, and 'b' by its id, which is followed",
+        "'b' is so by its name, and 'a' by its id, which is followed",
+    )
+    assert not found.exact
 
 
 def test_layouts_that_differ_are_not_compared():

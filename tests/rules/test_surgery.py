@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import firekeep
 from firekeep.arrays import as_array, entry_of
 from firekeep.blobs import DeferredBlob, MemoryBlob
 from firekeep.dtypes import BY_NAME
@@ -34,6 +35,7 @@ def names(entries) -> list[str]:
     return [entry.name for entry in entries]
 
 
+@settings(deadline=None)
 @given(
     dtype=st.sampled_from(DTYPES),
     outer=st.integers(0, 3),
@@ -53,6 +55,7 @@ def test_what_was_cut_and_merged_is_what_it_was(dtype, outer, sizes, inner, head
     assert (again.name, again.dtype, again.shape, bytes_of(again)) == ("w", whole.dtype, whole.shape, bytes_of(whole))
 
 
+@settings(deadline=None)
 @given(dtype=st.sampled_from(DTYPES), count=st.integers(1, 4), axis=st.sampled_from([0, 1, 2, -1]))
 def test_what_was_stacked_and_unstacked_is_what_it_was(dtype, count, axis):
     parts = [numbered(f"l.{place}.w", 2, 3, dtype=dtype) for place in range(count)]
@@ -158,10 +161,31 @@ def test_what_does_not_fit_is_refused_by_name(call, message: str):
 
 
 def test_parts_of_other_types_or_extents_are_refused_by_name():
-    with pytest.raises(EntryError, match="'v': it is F16"):
-        merge([numbered("w", 2), numbered("v", 2, dtype="F16")], name="x")
     with pytest.raises(EntryError, match="'v'"):
         stack([numbered("w", 2), numbered("v", 3)], name="x")
+
+
+def test_parts_of_several_dtypes_are_all_named_and_what_the_remedy_says_works(tmp_path):
+    parts = [numbered("a.q.w", 2), numbered("a.k.w", 2, dtype="F16"), numbered("a.v.w", 2, dtype="BF16")]
+    for join in (merge, stack):
+        with pytest.raises(RuleError, match=r"'a\.q\.w' is F32, 'a\.k\.w' is F16, 'a\.v\.w' is BF16") as caught:
+            join(parts, name="a.qkv.w")
+        assert "'a.qkv.w'" in str(caught.value)
+        assert "dtype='F32'" in caught.value.remedy
+    with pytest.raises(RuleError) as caught:
+        merge([numbered("w", 2), numbered("v", 2, dtype="I32")], name="x")
+    assert caught.value.remedy is None, "no cast makes them one"
+
+    fuse = [{"merge": [r"\.q\.", r"\.k\.", r"\.v\."], "into": ".qkv."}]
+    state = {"a.q.w": np.ones(2, np.float32), "a.k.w": np.ones(2, np.float16), "a.v.w": np.ones(2, np.float16)}
+    model = {"a.qkv.w": np.zeros(6, np.float32)}
+    firekeep.save(state, tmp_path / "parts.safetensors")
+    with pytest.raises(RuleError, match="cannot be joined"):
+        firekeep.load_into(model, tmp_path / "parts.safetensors", surgery=fuse)
+    firekeep.convert(tmp_path / "parts.safetensors", tmp_path / "cast.safetensors", dtype="F32")
+    assert firekeep.load_into(model, tmp_path / "cast.safetensors", surgery=fuse).exact
+    firekeep.save(state, tmp_path / "fused.safetensors", surgery=fuse, dtype="F32")
+    assert firekeep.load_into(model, tmp_path / "fused.safetensors").exact
 
 
 QKV = Split.of(r"\.qkv\.", [".q.", ".k.", ".v."])

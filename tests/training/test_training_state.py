@@ -692,3 +692,42 @@ def test_with_a_manager(background, tmp_path):
         assert manager.restore(other).report.exact
         assert manager.latest().facts["torch"] == torch.__version__
     assert bits(other) == expected
+
+
+def scheduled(seed=0, **more):
+    state = trained(seed, **more)
+    state.scheduler = lr_scheduler.CosineAnnealingLR(state.optimizer, 10)
+    return state
+
+
+def test_a_rate_that_was_set_by_hand_beside_a_schedule_is_told(tmp_path):
+    state = scheduled()
+    step(state.model, state.optimizer)
+    state.scheduler.step()
+    write(state, tmp_path)
+    rate = state.optimizer.param_groups[0]["lr"]
+    assert not restore(scheduled(1), tmp_path).set_back(), "what a schedule has set is no hand's"
+    other = scheduled(2)
+    other.optimizer.param_groups[0]["lr"] = 0.5
+    planned = restore(other, tmp_path, dry_run=True)
+    assert other.optimizer.param_groups[0]["lr"] == 0.5
+    report = restore(other, tmp_path)
+    assert other.optimizer.param_groups[0]["lr"] == rate
+    told = (f"scheduler: lr, which was set by hand: 0.5 -> {rate:g}, as it was saved",)
+    assert report.set_back() == planned.set_back() == report.rates_back == told
+    assert told[0] in " ".join(str(report).split())
+    assert report.exact
+
+
+def test_two_schedules_of_one_optimizer_are_not_taken_for_a_hand(tmp_path):
+    def make():
+        state = trained()
+        first, second = lr_scheduler.StepLR(state.optimizer, 1), lr_scheduler.ExponentialLR(state.optimizer, 0.5)
+        state.scheduler = {"a": first, "b": second}
+        step(state.model, state.optimizer)
+        first.step()
+        second.step()
+        return state
+
+    write(make(), tmp_path)
+    assert not restore(make(), tmp_path).set_back()

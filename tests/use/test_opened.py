@@ -220,3 +220,27 @@ def test_part_of_a_checkpoint_is_opened_by_its_key():
         assert "optimizer.state.0.exp_avg" in file
     with pytest.raises(FirekeepError, match="state_dict"):
         firekeep.open(data, top_level_key="state_dcit")
+
+
+@pytest.mark.parametrize("key", [0, 5, b"model", ["model"]])
+def test_a_key_that_is_no_text_is_refused_by_every_door(key: object, path: Path):
+    doors = (
+        lambda: firekeep.open(path, top_level_key=key),
+        lambda: firekeep.load_file(path, top_level_key=key),
+        lambda: firekeep.load_into(dict(ARRAYS), path, top_level_key=key),
+        lambda: firekeep.convert(path, path.with_suffix(".bpk"), top_level_key=key),
+        lambda: firekeep.PytorchStore(path, top_level_key=key).keys(),
+    )
+    for door in doors:
+        with pytest.raises(firekeep.RuleError, match=f"top_level_key: .* is {type(key).__name__}.*'model'"):
+            door()
+
+
+def test_no_key_and_the_key_of_the_whole_file_are_the_same(path: Path):
+    with firekeep.open(path, top_level_key="") as file:
+        assert same(file)
+
+
+def test_limits_that_are_none_are_refused(path: Path):
+    with pytest.raises(firekeep.RuleError, match=r"limits: 5 is int.*firekeep\.Limits"):
+        firekeep.load_file(path, limits=5)

@@ -13,7 +13,7 @@ from torch import nn
 
 import firekeep
 from contracts.nets import arrays_of, file_arrays, make_torch
-from firekeep.module import Linear, Module, Param
+from firekeep.module import Linear, Module, Param, Relu, Variant
 
 both = pytest.mark.parametrize("suffix", [".bpk", ".safetensors"])
 
@@ -359,3 +359,63 @@ def test_what_has_no_numbers_is_refused_for_that_reason(make: Any, reason: str, 
         firekeep.save(make(), tmp_path / f"m{suffix}")
     assert "axes" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+class Kinds(Module):
+    """Parts that are one of several kinds."""
+
+    layers: list[Variant]
+    head: Variant
+
+    @classmethod
+    def make(cls) -> Kinds:
+        linear = [Variant("Linear", Linear(3, 3), enum="Layer"), Variant("Relu", Relu(), enum="Layer")]
+        return cls(
+            layers=[*linear, Variant("Linear", Linear(3, 2), enum="Layer")],
+            head=Variant("Full", Linear(2, 2), enum="Head"),
+        )
+
+
+class PlainKinds(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+        self.head = nn.Linear(2, 2)
+
+
+class TestLikeAModelOfEnums:
+    """Their paths name the variant, which a model of another framework knows nothing of."""
+
+    @pytest.mark.parametrize("layout", ["burn", "torch"])
+    @both
+    def test_a_save_puts_the_variants_into_the_names(self, suffix: str, layout: str, tmp_path: Path):
+        torch.manual_seed(1)
+        model, wanted = PlainKinds(), Kinds.make()
+        firekeep.save(model, tmp_path / f"m{suffix}", like=wanted, layout=layout)
+        names = sorted(
+            f"{place}.{role}"
+            for place in ("layers.0.Linear", "layers.2.Linear", "head.Full")
+            for role in ("weight", "bias")
+        )
+        assert sorted(firekeep.open(tmp_path / f"m{suffix}")) == names
+        report = firekeep.load_into(wanted, tmp_path / f"m{suffix}", match="exact")
+        assert report.exact
+        x = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
+        ours, theirs = x, model.head(model.layers(torch.from_numpy(x))).detach().numpy()
+        for part in (*wanted.layers, wanted.head):
+            ours = part(ours)
+        assert np.allclose(ours, theirs, atol=1e-6)
+
+    def test_a_store_like_it_is_read_by_both(self, tmp_path: Path):
+        store = firekeep.SafetensorsStore(tmp_path / "m.safetensors", like=Kinds.make(), allow_unused=False)
+        model, twin = PlainKinds(), PlainKinds()
+        store.save(model)
+        assert "head.Full.weight" in store.keys()  # noqa: SIM118 - a store is no mapping
+        assert store.load_into(Kinds.make()).exact
+        assert store.load_into(twin).exact
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+    def test_a_model_of_other_layers_is_refused_by_the_names_it_lacks(self, tmp_path: Path):
+        with pytest.raises(firekeep.RuleError, match=r"'layers\.0\.Linear\.weight'"):
+            firekeep.save(nn.ModuleDict({"head": nn.Linear(2, 2)}), tmp_path / "m.bpk", like=Kinds.make())
+        assert list(tmp_path.iterdir()) == []

@@ -229,3 +229,24 @@ def test_progress_of_a_set_goes_up_to_the_total(source: Path, tmp_path: Path):
     )
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[-1][0] == told[-1][1] >= 20_000
+
+
+def test_an_empty_metadata_of_the_source_stands_in_every_file_of_a_set(tmp_path: Path):
+    rows = {n: {"dtype": "U8", "shape": [4], "data_offsets": [4 * i, 4 * i + 4]} for i, n in enumerate("ab")}
+    header = json.dumps({"__metadata__": {}, **rows}).encode()
+    (tmp_path / "in.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    report = firekeep.convert(tmp_path / "in.safetensors", tmp_path / "set", max_shard_size=4)
+    shards = sorted((tmp_path / "set").glob("*.safetensors"))
+    assert len(shards) == 2
+    assert all(shard.read_bytes()[8:].startswith(b'{"__metadata__":{},') for shard in shards)
+    assert report.nbytes == sum(path.stat().st_size for path in (tmp_path / "set").iterdir())
+    firekeep.convert(tmp_path / "set", tmp_path / "back.safetensors")
+    assert (tmp_path / "back.safetensors").read_bytes()[8:].startswith(b'{"__metadata__":{},')
+
+
+def test_without_metadata_in_the_source_there_is_none_in_a_set(tmp_path: Path):
+    (tmp_path / "in.safetensors").write_bytes(firekeep.save_bytes(ARRAYS, format="safetensors"))
+    firekeep.convert(tmp_path / "in.safetensors", tmp_path / "set", max_shard_size=4000)
+    shards = list((tmp_path / "set").glob("*.safetensors"))
+    assert len(shards) > 1
+    assert not any(b"__metadata__" in shard.read_bytes() for shard in shards)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,26 +10,46 @@ from firekeep import floats
 from firekeep.applying._alias import reads_itself
 from firekeep.applying._anew import Anew
 from firekeep.applying._attempt import Attempt, choose_layout, offer, other_layout
-from firekeep.applying._counters import counters
+from firekeep.applying._constants import compare_constants
+from firekeep.applying._counters import counters, uncounted
 from firekeep.applying._job import Hold, LoadJob
 from firekeep.applying._ranges import find_outside
 from firekeep.applying._stage import stage
 from firekeep.applying._ties import Shared, share
+from firekeep.applying._told import Told, told_entries, told_outline
+from firekeep.applying._twins import refuse_twins
+from firekeep.applying._valueless import tell_valueless
+from firekeep.applying._wants import variants_of, without_variants
 from firekeep.bridges import Bridge, Filling, bridge_of, remaker_of
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, RuleError, TruncatedError
 from firekeep.folding import natural
 from firekeep.garbage import collector_paused
-from firekeep.layouts import tell_steps
+from firekeep.layouts import tell_steps, tell_sums
 from firekeep.matching import Policy, Remedy, find_remedies
-from firekeep.report import LoadError, LoadReport, NothingMatchedError, Problem, make_report
+from firekeep.report import ConstantDifference, LoadError, LoadReport, NothingMatchedError, Problem, make_report
 from firekeep.rules import Losses, can_cast, cast
+from firekeep.rules.layout import restore_biases
 from firekeep.slots import Outline, Slot
 from firekeep.supply import Supply
 from firekeep.wording import count, some
 
-__all__ = ["Hold", "LoadJob", "load_as", "load_into", "preview"]
+__all__ = [
+    "Hold",
+    "LoadJob",
+    "LoadPlan",
+    "load_as",
+    "load_into",
+    "plan_load",
+    "preview",
+    "told_entries",
+    "told_outline",
+    "variants_of",
+    "without_variants",
+]
+
+_PARTED = "{} of two biases: the two are those that the metadata keep, where their sum is still the file's"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,10 +68,25 @@ class _Load:
     losses: Losses = field(default_factory=Losses)
     notes: list[str] = field(default_factory=list)
     remedies: list[Remedy] = field(default_factory=list)
+    constants: list[ConstantDifference] = field(default_factory=list)
     shared: Shared = field(default_factory=Shared)
     counted: tuple[str, ...] = ()
     """Counters of batches that the file keeps as scalars, and what is made up since the file cannot have it: places of the model, and no
     tensors of the file."""
+    unheld: tuple[str, ...] = ()
+    """Such counters of which the model has no place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """What a load would do: `put` does it, and gives the object and the report.
+
+    `names` maps the file's names to those that the model's tensors have in a file of that layout, where the two differ.
+    """
+
+    report: LoadReport
+    names: Mapping[str, str]
+    put: Callable[[], tuple[Any, LoadReport]]
 
 
 def load_into(obj: Any, supply: Supply, job: LoadJob) -> LoadReport:
@@ -59,25 +94,50 @@ def load_into(obj: Any, supply: Supply, job: LoadJob) -> LoadReport:
 
     A load that is refused has changed nothing and raises `LoadError` with the whole report.
     """
-    return _load_over(bridge_of(obj), obj, supply, job)
+    bridge = bridge_of(obj)
+    return _load_over(bridge if job.telling is None else Told(bridge, job.telling), obj, supply, job)
 
 
 def load_as(obj: Any, supply: Supply, job: LoadJob) -> tuple[Any, LoadReport]:
     """Make an object like another with tensors in it; see `firekeep.load_as`."""
     bridge = Anew(remaker_of(obj), obj)
-    report = _load_over(bridge, obj, supply, job)
+    report = _load_over(bridge if job.telling is None else Told(bridge, job.telling), obj, supply, job)
     return bridge.made, report
 
 
+def plan_load(obj: Any, supply: Supply, job: LoadJob, *, anew: bool = False) -> LoadPlan:
+    """Plan what `load_into` would do, or with `anew` what `load_as` would, and change nothing."""
+    bridge = Anew(remaker_of(obj), obj) if anew else bridge_of(obj)
+    load, report = _plan_over(bridge, obj, supply, replace(job, dry_run=True))
+    sources = load.tried.sources
+    found = ((sources.get(pair.offer.name, pair.offer.name), pair.want.name) for pair in load.tried.plan.found)
+
+    def put() -> tuple[Any, LoadReport]:
+        load.job = replace(job, dry_run=False)
+        made = _carry_out(bridge, obj, load, report)
+        return bridge.made if isinstance(bridge, Anew) else obj, made
+
+    return LoadPlan(report=report, names={old: new for old, new in found if old != new}, put=put)
+
+
 def _load_over(bridge: Bridge, obj: Any, supply: Supply, job: LoadJob) -> LoadReport:
+    load, report = _plan_over(bridge, obj, supply, job)
+    return report if job.dry_run else _carry_out(bridge, obj, load, report)
+
+
+def _plan_over(bridge: Bridge, obj: Any, supply: Supply, job: LoadJob) -> tuple[_Load, LoadReport]:
     with collector_paused():
         load = _prepare(bridge.outline(obj), supply, job, target=type(obj).__name__)
+        if supply.constants:
+            load.constants += compare_constants(bridge.constants(obj), supply.constants, _paired(load.tried))
     report = _report(load, applied=None)
     if not report.ok and not load.remedies and (found := _leniency(load)) is not None:
         load.remedies.append(found)
         report = _report(load, applied=None)
-    if job.dry_run:
-        return report
+    return load, report
+
+
+def _carry_out(bridge: Bridge, obj: Any, load: _Load, report: LoadReport) -> LoadReport:
     if not report.ok:
         raise _refusal(load, report)
     outside = list(find_outside(load.fillings))
@@ -89,6 +149,14 @@ def _load_over(bridge: Bridge, obj: Any, supply: Supply, job: LoadJob) -> LoadRe
         if not report.ok:
             raise _refusal(load, report)
     return _fill(bridge, obj, load)
+
+
+def _paired(tried: Attempt) -> dict[str, str]:
+    """Map names of the model's tensors to those that go there."""
+    sources = tried.sources
+    return {
+        path: sources.get(pair.offer.name, pair.offer.name) for pair in tried.plan.found for path in pair.want.paths
+    }
 
 
 def preview(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> LoadReport:
@@ -104,8 +172,11 @@ def _prepare(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> 
             f"none of the {count(len(outline), 'place')} of {target} is left after include and exclude",
             remedy=f"Patterns are searched in the model's names: {some(outline.paths())}.",
         )
+    if outline.layers and not job.remapper:
+        supply = _without_collections(supply)
     offered = offer(supply, job)
     tried, notes = choose_layout(outline, chosen, offered, supply, job)
+    refuse_twins(tried, supply)
     load = _Load(
         supply=supply,
         job=job,
@@ -113,7 +184,7 @@ def _prepare(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> 
         outline=outline,
         skipped=tuple(slot.path for slot in outline if slot.path not in chosen),
         tried=tried,
-        notes=[*supply.notes(), *notes, *tried.notes],
+        notes=[*supply.notes(), *notes, *tried.notes, *tell_valueless(outline)],
     )
     _refuse_slots(load, chosen)
     tried = load.tried
@@ -128,9 +199,19 @@ def _prepare(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> 
     return load
 
 
+def _without_collections(supply: Supply) -> Supply:
+    """Give the tensors of a tree of Linen, which a model with layers calls by these, not by the collections around them."""
+    if supply.layers or supply.layout is None or supply.layout.name != "linen":
+        return supply
+    made = told_entries(list(supply.entries.values()))
+    return replace(supply, entries={entry.name: entry for entry in made})
+
+
 def _leniency(load: _Load) -> Remedy | None:
     """Give what would have to be allowed for the load to do what it can, if with that it does."""
     made, policy, job = load.tried.plan, load.job.policy, load.job
+    if made.nothing:  # which no policy allows
+        return None
     strict = {"missing": policy.missing, "unused": policy.unused, "shape": policy.shape}
     left = {"missing": len(made.missing), "unused": len(made.unused), "shape": len(made.mismatched)}
     needed = [kind for kind, number in left.items() if number and strict[kind] == "error"]
@@ -181,6 +262,14 @@ def _settle(load: _Load, chosen: set[str]) -> None:
     told = tell_steps(made.steps.values(), source=tried.wanted.layout, target=load.outline.convention)
     load.notes += [told] if told is not None else []
     settled = [entry for entry in made.entries if entry.name in chosen]
+    restored: set[str] = set()
+    if load.supply.biases and load.outline.convention == "torch":
+        before = settled
+        settled, parted = restore_biases(before, load.supply.biases)
+        restored = {entry.name for entry, old in zip(settled, before, strict=True) if entry is not old}
+        load.notes += [_PARTED.format(count(parted, "sum"))] if parted else []
+    load.notes += tell_sums({name: step for name, step in made.steps.items() if name in chosen - restored})
+    load.unheld = tuple(uncounted(load.supply, load.outline, tried))
     kept = list(counters(load.supply, load.outline, tried, chosen))
     made_up = [entry.name for entry in settled if entry.name in tried.wanted.no_counterpart]
     load.counted = (*(entry.name for entry in kept), *made_up)
@@ -225,7 +314,9 @@ def _fill(bridge: Bridge, obj: Any, load: _Load) -> LoadReport:
     try:
         bridge.fill(obj, load.fillings, done)
     except FirekeepError as error:
-        raise _failure(load, done, error, touched=not isinstance(bridge, Anew)) from error
+        raise _failure(
+            load, done, error, touched=not isinstance(bridge.base if isinstance(bridge, Told) else bridge, Anew)
+        ) from error
     return _report(load, applied=load.shared.names(done))
 
 
@@ -260,7 +351,7 @@ def _report(load: _Load, *, applied: Sequence[str] | None, failed: bool = False)
         sources=tried.sources,
         applied=applied,
         skipped=load.skipped,
-        no_counterpart=[name for name in tried.overlooked if name not in load.counted],
+        no_counterpart=[*(name for name in tried.overlooked if name not in load.counted), *load.unheld],
         problems=load.problems,
         casts=load.casts,
         losses=_lost(load.losses),
@@ -268,6 +359,7 @@ def _report(load: _Load, *, applied: Sequence[str] | None, failed: bool = False)
         dry_run=load.job.dry_run,
         failed=failed,
         remedies=load.remedies,
+        constants=load.constants,
         notes=load.notes,
     )
     if made.missing:  # the plan speaks of shapes as the file would have them

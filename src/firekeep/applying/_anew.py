@@ -7,7 +7,7 @@ from typing import Any
 
 from firekeep.bridges import Filling, Remaker
 from firekeep.entry import TensorEntry
-from firekeep.slots import Outline
+from firekeep.slots import Constants, Outline
 
 
 class Anew:
@@ -33,6 +33,10 @@ class Anew:
     def entries(self, obj: Any) -> list[TensorEntry]:
         """Describe the tensors the object holds."""
         return self._bridge.entries(obj)
+
+    def constants(self, obj: Any) -> list[Constants]:
+        """Tell what the parts of the object compute with beside their tensors."""
+        return self._bridge.constants(obj)
 
     def fill(self, obj: Any, fillings: Sequence[Filling], done: list[str]) -> None:
         """Make the other object; where that fails nothing is done at all."""

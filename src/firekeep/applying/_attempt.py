@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from firekeep.applying._job import LoadJob
+from firekeep.applying._sample import sample
 from firekeep.applying._wants import Wanted, list_wants
-from firekeep.entry import TensorEntry
+from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import RuleError, UnsupportedError
 from firekeep.layouts import BURNS, CONVENTIONS, UNSPECIFIED, FileLayout
-from firekeep.matching import MatchOptions, Plan, Remedy, plan
-from firekeep.rules.layout import SIDES
-from firekeep.slots import Convention, Outline
+from firekeep.matching import MatchOptions, Plan, Remedy, may_meet, plan, skeletons_of
+from firekeep.rules.layout import GROUPLESS, SIDES, groups_told
+from firekeep.slots import Convention, Layer, Outline
 from firekeep.supply import Supply
 from firekeep.views import permuted
 from firekeep.wording import some
@@ -40,6 +41,8 @@ class Offered:
     entries: tuple[TensorEntry, ...]
     sources: Mapping[str, str]
     submodules: frozenset[str]
+    layers: tuple[Layer, ...] = ()
+    """The layers that the supply tells of, in its own layout, where nothing was renamed."""
     in_rows: bool = False
     """All linear weights of Burn's layout lie as [in, out], those that did not having been turned round."""
 
@@ -64,6 +67,7 @@ def offer(supply: Supply, job: LoadJob) -> Offered:
             entries=tuple(offered.values()),
             sources=dict(zip(names, names, strict=True)),
             submodules=supply.submodules,
+            layers=supply.layers,
             in_rows=in_rows,
         )
     renaming = job.remapper.rename(offered)
@@ -81,23 +85,47 @@ def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Conven
 
     All slots are planned for, and the chosen ones kept: a list is matched by all of its elements.
     """
-    wanted = list_wants(outline, layout, in_rows=offered.in_rows)
+    wanted = list_wants(outline, layout, in_rows=offered.in_rows, layers=offered.layers)
     options = MatchOptions(match=job.match, modules=wanted.modules, submodules=offered.submodules)
     found = plan(wanted.wants, offered.entries, options=options)
+    if layout not in (None, outline.convention):
+        found = _turn_ties(found, outline)
     counters = _counters_of(found) if wanted.layers and outline.convention != "torch" else frozenset()
     if len(chosen) < len(outline):
         wanted = wanted.narrowed(chosen)
         found = found.narrowed(lambda want: not chosen.isdisjoint(want.slots))
-    found, overlooked, notes = _overlook(found, wanted, counters)
+    seen, overlooked, notes = _overlook(found, wanted, counters)
+    if found.unsure and not seen.refusals(job.policy):  # nothing else keeps them out of the model
+        seen, overlooked, notes = _overlook(found.cautious(), wanted, counters)
     return Attempt(
         wanted=wanted,
         offers=offered.entries,
         options=options,
-        plan=found,
+        plan=seen,
         sources=offered.sources,
         overlooked=overlooked,
         notes=notes,
     )
+
+
+def _turn_ties(found: Plan, outline: Outline) -> Plan:
+    """Turn round what the file has of a further name of a tensor, where it lies across: a linear head that is an embedding.
+
+    The two kinds of layers lie alike in PyTorch and not elsewhere. That the numbers are the same is looked at when they are put together.
+    """
+    filled = {path for pair in found.pairs for path in pair.want.slots}
+    slots = {slot.path: slot for slot in outline}
+    roots = {slot.tied_to or slot.path for slot in outline if slot.path in filled and not slot.loosely}
+    turned, rest = [], []
+    for pair in found.mismatched:
+        firm = [slots[path] for path in pair.want.slots if not slots[path].loosely]
+        tied = bool(firm) and all((slot.tied_to or slot.path) in roots for slot in firm)
+        across = len(pair.want.shape) == 2 and pair.offer.shape == pair.want.shape[::-1]
+        if tied and across and len(firm) == len(pair.want.slots):
+            turned.append(replace(pair, offer=permuted(pair.offer, (1, 0))))
+        else:
+            rest.append(pair)
+    return replace(found, pairs=(*found.pairs, *turned), mismatched=tuple(rest)) if turned else found
 
 
 def _overlook(found: Plan, wanted: Wanted, counters: frozenset[str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
@@ -111,6 +139,8 @@ def _overlook(found: Plan, wanted: Wanted, counters: frozenset[str]) -> tuple[Pl
         roots.setdefault(ties.get(path), path)
     random = {slot.path for slot in wanted.outline if slot.layer is not None and slot.layer.kind == "rng_state"}
     for want in found.missing:
+        if want.name in wanted.spare:
+            continue
         if want.name.rpartition(".")[2] == COUNTER or (want.slots and random.issuperset(want.slots)):
             overlooked.append(want.paths[0])
         elif (
@@ -123,9 +153,33 @@ def _overlook(found: Plan, wanted: Wanted, counters: frozenset[str]) -> tuple[Pl
             )
         else:
             missing.append(want)
-    unused = tuple(entry for entry in found.unused if entry.name not in counters)
+    again = _used_again(found, wanted)
+    notes += [f"{name!r} is {other!r} in the file, and the model has it once" for name, other in again.items()]
+    notes += _grouped(found, wanted)
+    unused = tuple(entry for entry in found.unused if entry.name not in counters and entry.name not in again)
     overlooked += sorted(counters)
     return replace(found, missing=tuple(missing), unused=unused), tuple(overlooked), tuple(notes)
+
+
+def _grouped(found: Plan, wanted: Wanted) -> Iterator[str]:
+    """Tell of kernels whose shape is another one since they are in groups, which the model's kind of layer has not."""
+    own = wanted.outline.convention
+    if own not in GROUPLESS or wanted.layout not in BURNS or not found.mismatched:
+        return
+    slots = {slot.path: slot for slot in wanted.outline}
+    for pair in found.mismatched:
+        layer = slots[pair.want.paths[0]].layer
+        groups = 1 if layer is None else groups_told(layer, pair.want.shape, pair.offer.shape)
+        if groups > 1:
+            yield f"{pair.offer.name!r} is of a transposed convolution in {groups} groups by its shape, and {SIDES[own]}'s has no groups"
+
+
+def _used_again(found: Plan, wanted: Wanted) -> dict[str, str]:
+    """Map further names of tensors that are used to the names they are used by: other kinds of layers may have no place for them."""
+    if wanted.layout in (None, wanted.outline.convention) or not found.unused:
+        return {}
+    used = {key: pair.offer.name for pair in found.pairs if (key := tie_key(pair.offer)) is not None}
+    return {entry.name: used[key] for entry in found.unused if (key := tie_key(entry)) in used and key is not None}
 
 
 def _counters_of(found: Plan) -> frozenset[str]:
@@ -200,7 +254,8 @@ def _refuse_turned(outline: Outline, layout: str | None, offered: Offered, suppl
         f"the tensors lie as {layout!r} has them, those of a state dict as {outline.convention!r} has them, and nothing tells which "
         f"belong to layers that are turned round: {some(unclear)}",
         path=supply.where,
-        remedy=f"Load into the model itself, or say layout={outline.convention!r} to take them as they lie.",
+        remedy=f"Load into the model itself, give like= a model with the same layers, or say "
+        f"layout={outline.convention!r} to take them as they lie.",
     )
 
 
@@ -238,8 +293,11 @@ def other_layout(outline: Outline, chosen: set[str], offered: Offered, tried: At
     if own is None or not (tried.plan.mismatched or tried.plan.missing):
         return None
     now, best = tried.wanted.layout or own, None
+    few, skeletons = sample(outline), skeletons_of(offered.entries)
     for name in CONVENTIONS:
-        if name == now:
+        if name == now or not may_meet(
+            list_wants(few, name, in_rows=offered.in_rows, layers=offered.layers).wants, skeletons
+        ):
             continue
         found = attempt(outline, chosen, offered, name, job).plan
         gain = len(found.pairs) - len(tried.plan.pairs)

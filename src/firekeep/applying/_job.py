@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,7 +10,7 @@ from firekeep.dtypes import DType
 from firekeep.matching import STRICT, Policy
 from firekeep.rules import KeyRemapper, PathFilter
 from firekeep.rules.surgery import Surgery
-from firekeep.slots import Convention
+from firekeep.slots import Convention, Outline
 
 Hold = Literal["module", "file"] | DType
 """The dtype that a slot holds after a load: its own, the file's, or one for all floats."""
@@ -34,5 +34,7 @@ class LoadJob:
     layout: Convention | None = None
     stage: bool = False
     dry_run: bool = False
+    telling: Callable[[Outline], Outline] | None = None
+    """Adds the layers to the outline of a tree that does not tell them."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """How whoever asks spells what allows tensors that are "missing", "unused" or of another "shape"."""

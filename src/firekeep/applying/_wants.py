@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 
 from firekeep.entry import TensorEntry
 from firekeep.matching import Want
-from firekeep.rules.layout import Translation, rename_paths, spellings, tell_facts, translate, translate_layers
+from firekeep.rules.layout import (
+    Translation,
+    join_facts,
+    rename_paths,
+    spellings,
+    stacked,
+    tell_facts,
+    translate,
+    translate_layers,
+)
 from firekeep.slots import Convention, Layer, Outline, Slot
 from firekeep.views import ghost, permuted
 
@@ -27,6 +36,8 @@ class Wanted:
     modules: frozenset[str]
     no_counterpart: Mapping[str, str] = field(default_factory=dict)
     unholdable: Mapping[str, str] = field(default_factory=dict)
+    spare: frozenset[str] = frozenset()
+    """Wants that fill no slot: what the layout's layers may have, and the model's never do."""
     turned: frozenset[str] = frozenset()
     """Slots whose tensors are turned round when they are put in: linear weights that lie as [out, in] in the model alone."""
 
@@ -49,8 +60,10 @@ class Wanted:
         return translate(entries, self.layers, source=source, target=target)
 
 
-def list_wants(outline: Outline, layout: Convention | None, *, in_rows: bool = False) -> Wanted:
-    """Say what the slots of a model want from a file in a layout; None takes the model's own.
+def list_wants(
+    outline: Outline, layout: Convention | None, *, in_rows: bool = False, layers: Iterable[Layer] = ()
+) -> Wanted:
+    """Say what the slots of a model want from a file in a layout; None takes the model's own. `layers` are those the file tells of.
 
     With `in_rows` the linear weights of a file in Burn's layout all lie as [in, out], be the model's layers of LinearLayout::Col or not.
     """
@@ -72,15 +85,16 @@ def list_wants(outline: Outline, layout: Convention | None, *, in_rows: bool = F
             turned=turned,
         )
         return _spelled(plain, wants)
-    layers = tell_facts(outline.layers, ghosts, own)
-    made = translate(ghosts, layers, source=own, target=layout)
+    known = join_facts(tell_facts(outline.layers, ghosts, own), layers, source=own, target=layout)
+    made = translate(ghosts, known, source=own, target=layout)
     wants = [_want(entry, made.origins[entry.name], slots) for entry in made.entries]
     wanted = Wanted(
         outline=outline,
         layout=layout,
         wants=(),
-        layers=translate_layers(layers, source=own, target=layout),
-        modules=frozenset(rename_paths(outline.modules, layers, source=own, target=layout).values()),
+        layers=translate_layers(known, source=own, target=layout),
+        modules=frozenset(rename_paths(outline.modules, known, source=own, target=layout).values()),
+        spare=frozenset(name for name, step in made.steps.items() if step.startswith("made up")),
         no_counterpart=made.no_counterpart,
         unholdable=made.problems,
     )
@@ -104,13 +118,12 @@ def _want(entry: TensorEntry, origins: tuple[str, ...], slots: Mapping[str, Slot
 def _spelled(wanted: Wanted, wants: list[Want]) -> Wanted:
     """Add the other names under which each want may be found."""
     layers = {layer.path: layer for layer in wanted.layers}
-    variants = frozenset(_variants(wanted.outline))
+    variants = frozenset(variants_of(wanted.outline))
     for want in wants:
         if wanted.layout is not None or wanted.outline.convention is not None:
             want.spellings = _spellings(want.name, layers, wanted.layout or wanted.outline.convention)
         if variants:
-            short = _without_variants(want.name, variants)
-            want.short = short if short != want.name else None
+            want.short = without_variants(want.name, variants)
     return replace(wanted, wants=tuple(wants))
 
 
@@ -121,7 +134,8 @@ def _spellings(name: str, layers: Mapping[str, Layer], convention: Convention | 
         if (layer := layers.get(path)) is not None:
             role = name[len(path) + 1 :] if path else name
             before = f"{path}." if path else ""
-            return tuple(f"{before}{other}" for other in spellings(layer, role, convention))
+            own = tuple(f"{before}{other}" for other in spellings(layer, role, convention))
+            return (*own, *stacked(layer, role)) if convention == "torch" else own
     return ()
 
 
@@ -134,7 +148,7 @@ def prefixes(name: str) -> Iterator[str]:
     yield ""
 
 
-def _variants(outline: Iterable[Slot]) -> Iterator[str]:
+def variants_of(outline: Iterable[Slot]) -> Iterator[str]:
     """Give the paths that end in the name of an enum's variant."""
     for slot in outline:
         if not any(label.startswith("Enum:") for label in slot.containers):
@@ -145,7 +159,8 @@ def _variants(outline: Iterable[Slot]) -> Iterator[str]:
                 yield ".".join(segments[: place + 1])
 
 
-def _without_variants(name: str, variants: frozenset[str]) -> str:
+def without_variants(name: str, variants: frozenset[str]) -> str | None:
+    """Give a name without the segments that are variants, or None where it has none."""
     segments = name.split(".")
     kept = [segment for place, segment in enumerate(segments) if ".".join(segments[: place + 1]) not in variants]
-    return ".".join(kept)
+    return ".".join(kept) if len(kept) < len(segments) else None

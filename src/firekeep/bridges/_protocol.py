@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
 from firekeep.errors import EntryError, UnsupportedError
-from firekeep.slots import Outline, Slot
+from firekeep.slots import Constants, Outline, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,10 @@ class Bridge(Protocol):
 
         A tensor that has no values to give (a meta tensor, a quantized one) is listed with a `problem`.
         """
+        ...
+
+    def constants(self, obj: Any) -> list[Constants]:
+        """Tell what the parts of the object compute with beside their tensors, as far as their classes are known."""
         ...
 
     def fill(self, obj: Any, fillings: Sequence[Filling], done: list[str]) -> None:

@@ -18,6 +18,7 @@ class _Heard(Blob):
     """A blob whose bytes are digested as they are drawn, with the zeros before them."""
 
     __slots__ = ("_base", "_digest", "_gap")
+    comes_late = True
 
     def __init__(self, base: Blob, digest: xxhash.xxh3_128, gap: int) -> None:
         self._base = base
@@ -39,6 +40,9 @@ class _Heard(Blob):
 
     def identity(self) -> Hashable | None:
         return self._base.identity()
+
+    def expect(self) -> None:
+        self._base.expect()
 
 
 def digested(plan: WritePlan) -> tuple[WritePlan, xxhash.xxh3_128]:

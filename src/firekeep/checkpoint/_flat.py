@@ -2,7 +2,9 @@
 
 A step is there when all three are. They are published in the order scheduler, optim, model, so that the model makes it complete; what
 Burn has no file for is published before them. What the manifest says of a step stands in the metadata of the model, where Burn does not
-look. Three renames are not one commit: a reader that comes between them finds the step incomplete, never mixed.
+look. Three renames are not one commit: a reader that comes between them finds the step incomplete, never mixed. All files of a save say
+which save they are of, so that one of another step that was put among them is found, whatever its size. Of files that Burn wrote only the
+ids of parameters tell: an optimizer that knows none of the model's is another run's.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import contextlib
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from firekeep.checkpoint import _manifest as manifest
@@ -26,6 +28,9 @@ from firekeep.wording import some
 
 KEY = "firekeep.checkpoint"
 """Where a model's metadata tells of its step."""
+
+SAVE = "firekeep.step"
+"""Where the metadata of each file tells of which save it is."""
 
 PARTS = ("scheduler", "optim", "model")
 """The files of a step, in the order in which they are published."""
@@ -43,12 +48,14 @@ class Flat(Shelf):
     layout = "burn"
 
     def scan(self, directory: Path, names: Sequence[str]) -> Found:
-        steps = sorted({part[1] for name in names if (part := part_of(name)) is not None})
-        looked = [self.look(directory, step) for step in steps]
+        looked = [self.look(directory, step) for step in sorted(self.numbers(names))]
         return (
             [step for step in looked if isinstance(step, StepInfo)],
             [step for step in looked if isinstance(step, IncompleteStep)],
         )
+
+    def numbers(self, names: Iterable[str]) -> set[int]:
+        return {part[1] for name in names if (part := part_of(name)) is not None}
 
     def look(self, directory: Path, step: int) -> StepInfo | IncompleteStep | None:
         there = [part for part in PARTS if (directory / part_name(part, step)).is_file()]
@@ -66,7 +73,7 @@ class Flat(Shelf):
         return IncompleteStep(step=step, name=part_name(there[-1], step), reason=reason)
 
     def write(self, pen: Pen, sections: Sequence[Section], info: StepInfo) -> StepInfo:
-        by_part = {_PREFIXES.get(section.name, section.name): section for section in sections}
+        by_part = {_PREFIXES.get(section.name, section.name): _marked(section, info) for section in sections}
         if "model" not in by_part or len(by_part) < len(sections):
             raise RuleError(
                 f'layout="burn" needs one section "model", and this state has {some([section.name for section in sections])}',
@@ -79,7 +86,8 @@ class Flat(Shelf):
             if part in by_part:
                 files.append(pen.write(by_part[part].name, by_part[part].contents, name))
             else:
-                pen.write(part, Contents(entries=()), name)  # Burn opens all three
+                empty = _marked(Section(part, Contents(entries=())), info)
+                pen.write(part, empty.contents, name)  # Burn opens all three
         name = part_name("model", info.step)
         contents = by_part["model"].contents
         itself = StepFile(section="model", name=name, nbytes=0)  # its size is not known to the file itself
@@ -160,14 +168,15 @@ def _move(source: Path, target: Path, names: Iterable[str]) -> None:
 
 def _read(directory: Path, step: int) -> StepInfo:
     """Open the three files, of which a damaged one is found, and read what the model tells."""
-    told = None
-    for part in PARTS:
-        with open_file(directory / part_name(part, step), OpenOptions()) as opened:
-            if opened.format != "burnpack":
-                raise FirekeepError(f"{part_name(part, step)} is a {opened.format} file")
-            told = opened.metadata.get(KEY)
+    looked = {name: _look_into(directory, name) for name in (part_name(part, step) for part in PARTS)}
+    model, optimizer = looked[part_name("model", step)], looked[part_name("optim", step)]
+    told = model.told
     sizes = {part: (directory / part_name(part, step)).stat() for part in PARTS}
     if told is None:
+        if model.ids and optimizer.owners and not model.ids & optimizer.owners:
+            raise FirekeepError(
+                f"{part_name('optim', step)} is of another model: it has the id of none of the parameters in {part_name('model', step)}"
+            )
         return StepInfo(
             step=step,
             folder=directory,
@@ -184,6 +193,49 @@ def _read(directory: Path, step: int) -> StepInfo:
             raise FirekeepError(f"{file.name} is no file of step {step}")
         if file.name == part_name("model", step):
             file = replace(file, nbytes=sizes["model"].st_size)
-        check_size(directory / file.name, file.nbytes)
+        check_size(str(directory), file.name, file.nbytes)
         files.append(file)
+    if model.save is not None:  # older versions of firekeep wrote none
+        names = {file.name for file in files} | looked.keys()
+        mixed = [
+            name for name in sorted(names) if (looked.get(name) or _look_into(directory, name)).save != _save_of(info)
+        ]
+        if mixed:
+            raise FirekeepError(f"{some(mixed)} {'is' if len(mixed) == 1 else 'are'} of another save")
     return replace(info, files=tuple(files))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inside:
+    """What a file of a step says: its manifest, of which save it is, the ids of its tensors, and those of which it keeps a state."""
+
+    told: str | None
+    save: str | None
+    ids: frozenset[int]
+    owners: frozenset[int]
+
+
+def _look_into(directory: Path, name: str) -> _Inside:
+    with open_file(directory / name, OpenOptions()) as opened:
+        if opened.format != "burnpack":
+            raise FirekeepError(f"{name} is a {opened.format} file")
+        heads = (entry.partition(".")[0] for entry in opened.keys())  # noqa: SIM118 - not a dict
+        return _Inside(
+            told=opened.metadata.get(KEY),
+            save=opened.metadata.get(SAVE),
+            ids=frozenset(
+                int(entry.param_id) for entry in opened.container.entries.values() if entry.param_id is not None
+            ),
+            owners=frozenset(int(head) for head in heads if head.isascii() and head.isdecimal() and len(head) <= 20),
+        )
+
+
+def _marked(section: Section, info: StepInfo) -> Section:
+    """Have a section say of which save it is."""
+    contents = section.contents
+    return replace(section, contents=replace(contents, metadata={**contents.metadata, SAVE: _save_of(info)}))
+
+
+def _save_of(info: StepInfo) -> str:
+    """Name a save: no two of one step are at the same microsecond."""
+    return f"{info.step} {float(info.time)!r}"

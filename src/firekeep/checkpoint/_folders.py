@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,9 @@ class Folders(Shelf):
                 if isinstance(looked, StepInfo):
                     found.setdefault(aside[0], looked)
         return list(found.values()), incomplete
+
+    def numbers(self, names: Iterable[str]) -> set[int]:
+        return {step for name in names if (step := step_of(name)) is not None}
 
     def look(self, directory: Path, step: int) -> StepInfo | IncompleteStep | None:
         return _look(directory / step_name(step), step)
@@ -90,9 +94,10 @@ def _look(folder: Path, step: int) -> StepInfo | IncompleteStep | None:
 
 
 def _read(folder: Path, step: int) -> StepInfo | None:
-    path = folder / MANIFEST
+    base = os.fspath(folder)  # there can be thousands of steps, and a Path takes as long to make as its file to look at
+    path = f"{base}/{MANIFEST}"
     try:
-        status = path.lstat()
+        status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         if not any(section_of(name) for name in listed(folder)):
             return None
@@ -100,21 +105,22 @@ def _read(folder: Path, step: int) -> StepInfo | None:
     if not stat.S_ISREG(status.st_mode) or status.st_size > manifest.MAX_BYTES:
         raise FirekeepError(f"{MANIFEST} is no file that firekeep writes")
     try:
-        info = manifest.parse(path.read_bytes(), folder=folder, step=step)
+        with open(path, "rb", buffering=0) as opened:  # noqa: PTH123 - see above
+            info = manifest.parse(opened.read(), folder=folder, step=step)
     except FirekeepError as error:
         raise FirekeepError(f"{MANIFEST} cannot be used: {error.message}") from None
     for file in info.files:
-        check_size(folder / file.name, file.nbytes)
+        check_size(base, file.name, file.nbytes)
     return info
 
 
-def check_size(path: Path, nbytes: int) -> None:
+def check_size(folder: str, name: str, nbytes: int) -> None:
     """Raise `FirekeepError` unless there is a regular file of this size."""
     try:
-        status = path.lstat()
+        status = os.lstat(f"{folder}/{name}")
     except FileNotFoundError:
-        raise FirekeepError(f"{path.name} is not there") from None
+        raise FirekeepError(f"{name} is not there") from None
     if not stat.S_ISREG(status.st_mode):
-        raise FirekeepError(f"{path.name} is no regular file")
+        raise FirekeepError(f"{name} is no regular file")
     if status.st_size != nbytes:
-        raise FirekeepError(f"{path.name} has {status.st_size} bytes, and {nbytes} were written")
+        raise FirekeepError(f"{name} has {status.st_size} bytes, and {nbytes} were written")

@@ -22,7 +22,7 @@ from firekeep.checkpoint._numbers import Numbers, higher_step, note_of, warning_
 from firekeep.checkpoint._reports import PruneReport, StepRestored, StepSaved
 from firekeep.checkpoint._retention import KeepBest, KeepLast, Policy
 from firekeep.checkpoint._signals import DEFAULT, SignalWatch
-from firekeep.checkpoint._snapshot import Buffers, size_of
+from firekeep.checkpoint._snapshot import Buffers, room_for, size_of
 from firekeep.checkpoint._step import Fact, StepInfo
 from firekeep.checkpoint._store import Store
 from firekeep.errors import FirekeepError, RuleError
@@ -45,8 +45,9 @@ class CheckpointManager:
     nothing is before a new step is complete.
 
     `every` is how many steps lie between two saves by `tick`. `background=True` copies the state and writes the copy on a thread: the
-    loop goes on, one save is in flight at most, and what goes wrong is raised by the next call. Its memory is taken at the first
-    save, or with `preallocate=True` at the first `tick` or `restore`, when the state is known; a number of bytes takes it now.
+    loop goes on, one save is in flight at most, and what goes wrong is raised by the next call. Arrays of JAX in the CPU's memory
+    never change: they are held until they are written, and not copied. The memory of the copy is taken at the first save, or with
+    `preallocate=True` at the first `tick` or `restore`, when the state is known; a number of bytes takes it now.
     `digest=True` keeps a digest of each file for `verify`. `durable=False` skips the fsyncs and nothing else. `layout="burn"` reads and
     writes the three files a step of Burn's Learner. Several processes may use one directory: whoever finds it locked for longer than
     `lock_timeout` seconds gets `DirectoryBusyError`.
@@ -128,7 +129,7 @@ class CheckpointManager:
 
     def latest(self) -> StepInfo | None:
         """Give the complete step of the highest number, or None."""
-        return self.catalog().latest()
+        return self._store.latest()
 
     def best(self) -> StepInfo | None:
         """Give the complete step that is best by the metric, or None where none has it as a number."""
@@ -209,7 +210,7 @@ class CheckpointManager:
     def _outcome(self, info: StepInfo) -> str:
         """Say what became of a save that failed: the last failure there can be, that of syncing the directory, comes after the rename."""
         with contextlib.suppress(OSError):
-            found = self.catalog().find(info.step)
+            found = self._store.find(info.step)
             if found is not None and found.time == info.time:
                 return f"Step {info.step} is in {self.directory} and complete, but may not survive a power loss."
         return f"Step {info.step} was not saved in {self.directory}; the steps before it are as they were."
@@ -272,6 +273,10 @@ class CheckpointManager:
         return open_file(path, OpenOptions(limits=self._store.limits))
 
     def _choose(self, step: int | str) -> StepInfo:
+        if step == "latest" and (newest := self._store.latest()) is not None:
+            return newest
+        if not isinstance(step, str) and (there := self._store.find(check_step(step))) is not None:
+            return there
         catalog = self.catalog()
         if step == "latest":
             found, asked = catalog.latest(), "a step"
@@ -317,7 +322,7 @@ class CheckpointManager:
         """Take the memory of the first background save now, for a state as it is."""
         self._preallocate = False
         if not self._background.busy:
-            self._buffers.reserve(size_of(_sections(state)), populate=True)
+            self._buffers.reserve(room_for(_sections(state)), populate=True)
 
     def wait(self) -> StepSaved | None:
         """Wait for the save in the background; gives its report, or raises what went wrong with it, once."""

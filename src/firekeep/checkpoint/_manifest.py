@@ -154,13 +154,13 @@ def _files(listed: Mapping[str, Any]) -> tuple[StepFile, ...]:
 
 
 def _file(name: str, value: Any) -> StepFile:
-    if section_of(name) is None:
+    if (named := section_of(name)) is None:
         raise MetadataError(f"{quote(name)} is no name of a file of a step")
     fields = _object(value, name)
     digest = fields.get("xxh3")
     if digest is not None and not isinstance(digest, str):
         raise MetadataError(f"the digest of {quote(name)} is no text")
-    section = fields.get("section", section_of(name))
-    if not isinstance(section, str) or SECTION_NAME.fullmatch(section) is None:
+    section = fields.get("section", named)
+    if section is not named and (not isinstance(section, str) or SECTION_NAME.fullmatch(section) is None):
         raise MetadataError(f"the section of {quote(name)} has no name that one can have")
     return StepFile(section=section, name=name, nbytes=_number(fields.get("nbytes"), name), xxh3=digest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from functools import lru_cache
 
 from firekeep.sections import SECTION_NAME
 
@@ -48,6 +49,7 @@ def file_name(section: str) -> str:
     return f"{section}{SUFFIX}"
 
 
+@lru_cache(maxsize=256)  # the files of thousands of steps have the same few names
 def section_of(name: str) -> str | None:
     """Tell which section a file's name stands for; None for what cannot be the name of one."""
     section = name.removesuffix(SUFFIX)

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from firekeep.blobs import MemoryBlob
@@ -61,6 +61,10 @@ class Shelf(ABC):
     @abstractmethod
     def scan(self, directory: Path, names: Sequence[str]) -> Found:
         """Find the steps among the names of a directory."""
+
+    @abstractmethod
+    def numbers(self, names: Iterable[str]) -> set[int]:
+        """Tell which steps the names of a directory speak of, complete or not."""
 
     @abstractmethod
     def look(self, directory: Path, step: int) -> StepInfo | IncompleteStep | None:

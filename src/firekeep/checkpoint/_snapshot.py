@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from firekeep.blobs import Blob
+from firekeep.blobs import Blob, expecting
 from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import EntryError, FirekeepError, LimitError
 from firekeep.garbage import collector_paused
@@ -51,13 +51,13 @@ class Buffers:
     def snapshot(self, sections: Sequence[Section]) -> list[Section]:
         """Copy the tensors of a state here, and give sections that hold the copies, until the next snapshot.
 
-        Tied tensors are copied once and stay tied. Errors name the section and the tensor.
+        Tied tensors are copied once and stay tied; bytes that no program changes are held where they are. Errors name the tensor.
         """
         with collector_paused():
             return self._snapshot(sections)
 
     def _snapshot(self, sections: Sequence[Section]) -> list[Section]:
-        drawn = [(section, list(section.contents.entries)) for section in sections]
+        drawn = [(section, list(map(_lasting, section.contents.entries))) for section in sections]
         places, nbytes = _lay_out([entry for _, entries in drawn for entry in entries])
         self.reserve(nbytes)
         copier = _Copier()
@@ -66,7 +66,8 @@ class Buffers:
         spots = iter(places)
         try:
             for section, entries in drawn:
-                held = [self._hold(entry, next(spots), copier, copied) for entry in entries]
+                ahead = expecting([entry.blob for entry in entries])
+                held = [self._hold(entry, next(spots), copier, copied) for entry, _ in zip(entries, ahead, strict=True)]
                 contents = replace(
                     section.contents,
                     entries=held,
@@ -80,10 +81,10 @@ class Buffers:
         return taken
 
     def _hold(self, entry: TensorEntry, place: int, copier: _Copier, copied: set[int]) -> TensorEntry:
+        entry.require()  # what cannot be saved is told here, and not by the call after this one
         nbytes = entry.blob.nbytes
-        if entry.problem is not None or not nbytes:
+        if not nbytes or isinstance(entry.blob, _Lasting):
             return entry
-        entry.require()
         target = self._view[place : place + nbytes]
         if place not in copied:
             copied.add(place)
@@ -97,7 +98,7 @@ class _Held(Blob):
 
     __slots__ = ("_identity", "_view")
 
-    def __init__(self, view: memoryview, identity: Hashable) -> None:
+    def __init__(self, view: memoryview, identity: Hashable | None) -> None:
         self._view = view
         self._identity = identity
         self.nbytes = view.nbytes
@@ -105,13 +106,33 @@ class _Held(Blob):
     def view(self) -> memoryview:
         return self._view
 
-    def identity(self) -> Hashable:
+    def identity(self) -> Hashable | None:
         return self._identity
 
 
-def size_of(sections: Sequence[Section]) -> int:
+class _Lasting(_Held):
+    """Bytes that need no copy: no program changes them where they are."""
+
+    __slots__ = ()
+
+
+def _lasting(entry: TensorEntry) -> TensorEntry:
+    view = entry.blob.lasting() if entry.problem is None else None
+    if view is None:
+        return entry
+    held = _Lasting(view, entry.blob.identity())
+    return TensorEntry(entry.name, entry.dtype, entry.shape, held, entry.param_id)
+
+
+def room_for(sections: Sequence[Section]) -> int:
     """Say how much memory a snapshot takes."""
-    return _lay_out([entry for section in sections for entry in section.contents.entries])[1]
+    return _lay_out([_lasting(entry) for section in sections for entry in section.contents.entries])[1]
+
+
+def size_of(sections: Sequence[Section]) -> int:
+    """Say how many bytes the tensors of a state are, tied ones once."""
+    entries = [entry for section in sections for entry in section.contents.entries if entry.problem is None]
+    return sum({tie_key(entry) or number: entry.nbytes for number, entry in enumerate(entries)}.values())
 
 
 def _lay_out(entries: Sequence[TensorEntry]) -> tuple[list[int], int]:
@@ -123,7 +144,7 @@ def _lay_out(entries: Sequence[TensorEntry]) -> tuple[list[int], int]:
         key = tie_key(entry)
         place = end if key is None else known.setdefault(key, end)
         places.append(place)
-        if place == end and entry.problem is None:
+        if place == end and entry.problem is None and not isinstance(entry.blob, _Lasting):
             end += -(-entry.nbytes // ALIGNMENT) * ALIGNMENT
     return places, end
 

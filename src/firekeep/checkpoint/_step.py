@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from firekeep.wording import headline, lines, quote, size
+
 Fact = str | int | float | bool
 
 
@@ -47,6 +49,15 @@ class StepInfo:
     def paths(self) -> dict[str, Path]:
         """The files, by section."""
         return {file.section: self.folder / file.name for file in self.files}
+
+    def __str__(self) -> str:
+        saved = datetime.fromtimestamp(self.time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        sections = ", ".join(file.section for file in self.files)
+        parts = [headline(f"step {self.step} in {self.folder}:", f"{size(self.nbytes)}, saved {saved}")]
+        parts += lines([sections] if sections else [])
+        metrics = (f"{quote(name)[1:-1]} {value:.6g}" for name, value in self.metrics.items())
+        parts += lines([f"metrics: {', '.join(metrics)}"] if self.metrics else [])
+        return "\n".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Give it as data that `json` writes; numbers that are none become text."""

@@ -65,9 +65,23 @@ class Store:
         """Look at the directory."""
         return scan_steps(self.directory, layout=self.layout)
 
+    def latest(self) -> StepInfo | None:
+        """Find the complete step of the highest number; steps below it are not looked at."""
+        names = listed(self.directory)
+        if any(found is not None and found[2] == ASIDE for found in map(scratch_of, names)):
+            return self.scan().latest()  # what stands aside may still be the step
+        steps = sorted(self.shelf.numbers(names), reverse=True)
+        looked = (self.find(step) for step in steps)
+        return next((info for info in looked if info is not None), None)
+
+    def find(self, step: int) -> StepInfo | None:
+        """Find one step, if it is complete and in its place."""
+        found = self.shelf.look(self.directory, step)
+        return found if isinstance(found, StepInfo) else None
+
     def refuse_existing(self, step: int) -> None:
         """Raise `StepExistsError` if a step is there, and complete."""
-        if isinstance(self.shelf.look(self.directory, step), StepInfo):
+        if self.find(step) is not None:
             raise StepExistsError(
                 f"step {step} has been saved already",
                 path=self.directory,

@@ -18,7 +18,7 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 
 # The library speaks of its keyword arguments, the command line of its options.
 _TEXT = r"""r?'(?:[^'\\]|\\.)*'|r?"(?:[^"\\]|\\.)*\""""
-_FLAGS = r"\b(overwrite|allow_trailing|digest|dry_run)=True\b"
+_FLAGS = r"\b(overwrite|allow_trailing|dequantize|digest|dry_run)=True\b"
 _NAMES = "top_level_key|max_shard_size|ties|dtype|include|exclude|layout|rename|like"
 _VALUES = rf"\b({_NAMES})=({_TEXT}|\[(?:(?:{_TEXT})(?:, )?)+\]|\.\.\.)"
 _PHRASES = (

@@ -33,6 +33,7 @@ class _Pair(click.ParamType[tuple[str, str]]):
         "firekeep convert run.ckpt model.bpk --top-level-key state_dict --dry-run",
         r"firekeep convert a.pt b.safetensors --rename '^module\.=>' --dtype bf16",
         "firekeep convert whole-model.pt model.bpk --layout burn",
+        "firekeep convert model.gguf model.safetensors --dequantize --dtype bf16",
         "firekeep convert big.pt out/model.safetensors --max-shard-size 5GB",
     ),
 )
@@ -50,7 +51,8 @@ class _Pair(click.ParamType[tuple[str, str]]):
 @click.option(
     "--like",
     metavar="FILE",
-    help="A file in that layout with the same names, which tells the layers. A PyTorch file of a whole model needs none.",
+    help="A file in that layout that tells the layers; its names are compared with those after the renames. "
+    "A PyTorch file of a whole model needs none.",
 )
 @click.option("--dtype", metavar="DTYPE", help="Cast floats: f32, f16, bf16, f64, f8_e4m3 ... Integers stay.")
 @click.option(
@@ -68,6 +70,7 @@ class _Pair(click.ParamType[tuple[str, str]]):
     show_default=True,
     help="Tied tensors: store them once, or once under each name.",
 )
+@click.option("--dequantize", is_flag=True, help="GGUF: compute F32 values of tensors kept in quantized blocks.")
 @click.option("--allow-trailing", is_flag=True, help="Take a safetensors file with bytes after its last tensor.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace DST if it exists.")

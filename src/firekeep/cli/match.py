@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 import click
 
 from firekeep.cli import _output, _reports
 from firekeep.cli._errors import NO, YES, narrower
 from firekeep.cli._options import LAYOUTS, as_json_option, examples, rename_options, renames
-from firekeep.wording import quote
-
-if TYPE_CHECKING:
-    from firekeep.report import LoadReport
-    from firekeep.rules import KeyRemapper
-
-_SOME = 3
 
 
 @click.command(
@@ -30,7 +20,10 @@ _SOME = 3
 )
 @click.argument("file")
 @click.option(
-    "--like", metavar="FILE2", required=True, help="A file that the model has written: its names, shapes and layout."
+    "--like",
+    metavar="FILE2",
+    required=True,
+    help="A file that the model has written: its names, compared with FILE's after the renames, shapes and layout.",
 )
 @rename_options
 @click.option("--include", multiple=True, metavar="REGEX", help="Fill only places of FILE2 that match. Repeatable.")
@@ -70,31 +63,20 @@ def command(
     """
     from firekeep import models
 
-    remapper = renames(rename=rename, preset=preset, mapping=mapping)
+    chosen = renames(rename=rename, preset=preset, mapping=mapping)
     with narrower(file):
         report = models.preview(
             file,
             like,
             match="exact" if exact else "auto",
-            rename=remapper,
+            rename=chosen,
             include=include,
             exclude=exclude,
             layout=layout,
             top_level_key=top_level_key,
         )
-    report = _with_renames(report, remapper)
     if as_json:
         _output.write_json(report.to_dict())
     else:
         _output.write_lines(_reports.told_load(report))
     return YES if report.exact else NO
-
-
-def _with_renames(report: LoadReport, remapper: KeyRemapper) -> LoadReport:
-    """Say what the renames made of names that fit nowhere: the report calls them what FILE does."""
-    moved = [(old, new) for old, new in remapper.rename(report.unused).names.items() if old != new]
-    if not moved:
-        return report
-    shown = ", ".join(f"{quote(old)} became {quote(new)}" for old, new in moved[:_SOME])
-    more = f" and {len(moved) - _SOME:,} more" if len(moved) > _SOME else ""
-    return replace(report, notes=(*report.notes, f"by the renames {shown}{more}"))

@@ -36,6 +36,7 @@ from firekeep.loading import choose, exclusion, refuse_without_bytes
 from firekeep.opened import OpenedFile, Readable, open_file
 from firekeep.parts import Part, take_part
 from firekeep.rules import DTypeLike, KeyRemapper, Losses, PathFilter, Renaming, can_cast, cast, name_dtype
+from firekeep.rules.layout import BIASES, read_biases, restore_biases
 from firekeep.saving import Meter, Progress, choose_format, prepare, publish, tie
 from firekeep.scalars import Scalar
 from firekeep.slots import Convention, Outline
@@ -224,6 +225,7 @@ def _lay_out(plan: _Plan, job: Job) -> None:
     holds = plan.row.holds_scalars
     laid = lay_out(plan.entries, outline, layout=job.layout, like=like, holds_scalars=holds)
     plan.entries = list(laid.entries)
+    _keep_biases(plan, laid.biases, job)
     if job.layout == "torch":
         counters = dict(counters_of(plan.scalars, plan.entries, job.chosen))
         plan.entries += counters.values()
@@ -232,6 +234,18 @@ def _lay_out(plan: _Plan, job: Job) -> None:
         plan.notes += [f"{count(len(counters), 'counter')} of batches made of scalars"] if counters else []
     plan.scalars.update(laid.scalars)
     plan.notes += laid.steps
+
+
+def _keep_biases(plan: _Plan, biases: str | None, job: Job) -> None:
+    """Keep beside the sums of recurrent biases what they are the sums of, or put what was kept in their place."""
+    kept = read_biases(plan.merged.metadata)
+    if job.layout == "torch" and kept:
+        plan.entries, parted = restore_biases(plan.entries, kept)
+        plan.notes += [f"{count(parted, 'sum')} of two biases taken apart as the metadata keep them"] if parted else []
+    if BIASES not in job.metadata:
+        plan.merged.metadata.pop(BIASES, None)
+    if biases is not None:
+        plan.merged.metadata.setdefault(BIASES, biases)
 
 
 def _has_matrices(entries: Iterable[TensorEntry]) -> bool:
@@ -295,6 +309,8 @@ def _holds(row: Format, entry: TensorEntry, limits: Limits) -> bool:
 def _remedy(row: Format, refused: Mapping[DType, list[TensorEntry]], limits: Limits) -> str:
     """Say what would help, and nothing that would not."""
     ways = []
+    if all(dtype.block is not None for dtype in refused):  # as GGUF has them
+        ways.append("compute their float32 values with dequantize=True")
     if all(can_cast(group[0], BY_NAME["BF16"]) for group in refused.values()):
         ways.append("cast all floats with dtype='bf16'")
     others = [other for other in FORMATS.values() if other.writes and other is not row]
@@ -318,11 +334,17 @@ class _Written:
     notes: tuple[str, ...] = ()
 
 
+def _keeps_empty_metadata(plan: _Plan) -> bool:
+    """Say whether the source has a `__metadata__` with nothing in it, as the result can have."""
+    source = plan.part.opened
+    return plan.row.name == source.format == "safetensors" and source.details.get("metadata") == "empty"
+
+
 def _write_one(plan: _Plan, dst: Path, job: Job) -> _Written:
     contents = plan.contents()
-    source = plan.part.opened
-    was_empty = plan.row.name == source.format == "safetensors" and source.details.get("metadata") == "empty"
-    prepared = prepare(contents, plan.row, digest=job.digest, limits=job.limits, empty_metadata=was_empty)
+    prepared = prepare(
+        contents, plan.row, digest=job.digest, limits=job.limits, empty_metadata=_keeps_empty_metadata(plan)
+    )
     if job.dry_run:
         _require_folder(dst.parent)
     else:
@@ -333,7 +355,8 @@ def _write_one(plan: _Plan, dst: Path, job: Job) -> _Written:
 def _write_several(plan: _Plan, target: Target, job: Job) -> _Written:
     contents = plan.contents()
     most = parse_size(job.max_shard_size or 0)
-    shards = plan.row.sharder()(contents, max_shard_bytes=most, limits=job.limits, stem=target.stem)
+    empty = {"empty_metadata": True} if _keeps_empty_metadata(plan) else {}
+    shards = plan.row.sharder()(contents, max_shard_bytes=most, limits=job.limits, stem=target.stem, **empty)
     index = [target.folder / shards.index_name]
     paths = [target.folder / name for name in shards.files]
     if not job.overwrite:
@@ -352,6 +375,7 @@ def _write_several(plan: _Plan, target: Target, job: Job) -> _Written:
             durable=job.durable,
             step=meter.step,
             limits=job.limits,
+            **empty,
         )
         meter.finish()
     nbytes = sum(file.nbytes for file in shards.files.values()) + len(shards.index or b"")

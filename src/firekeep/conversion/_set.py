@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from firekeep.blobs import MemoryBlob
@@ -67,12 +68,14 @@ def write_set(
     durable: bool,
     step: Callable[[int], None] | None,
     limits: Limits,
+    empty_metadata: bool = False,
 ) -> tuple[str, ...]:
     """Write the shards, then the index, and remove the files of an older set that the new one does not use; give their paths.
 
     Shards are written beside the old ones under names no reader looks at. Only when all are complete the old index goes, the new
     shards take their names, and the new index comes last: whenever this ends, the folder holds the old set, the new one, or none.
     """
+    plan_of = partial(prepare, row=row, digest=digest, limits=limits, empty_metadata=empty_metadata)
     folder = target.folder
     folder.mkdir(exist_ok=True)
     for name in shards.files:
@@ -80,7 +83,7 @@ def write_set(
     old = _old_set(folder / shards.index_name, target.stem)
     if shards.index is None:
         for name, part in _parts(shards, contents).items():
-            plan, observe, seal = prepare(part, row, digest=digest, limits=limits)
+            plan, observe, seal = plan_of(part)
             write_file(folder / name, plan, durable=durable, progress=step, observe=observe, seal=seal)
         return _remove(folder, [shards.index_name, *old])
     staged: dict[Path, Path] = {}
@@ -88,7 +91,7 @@ def write_set(
         for number, (name, part) in enumerate(_parts(shards, contents).items()):
             place = folder / f"{name}.{os.getpid()}-{number}{SCRATCH_SUFFIX}"
             staged[place] = folder / name
-            plan, observe, seal = prepare(part, row, digest=digest, limits=limits)
+            plan, observe, seal = plan_of(part)
             write_file(place, plan, durable=durable, progress=step, observe=observe, seal=seal)
             if staged[place].is_file():
                 place.chmod(staged[place].stat().st_mode & 0o7777)

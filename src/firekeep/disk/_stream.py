@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from firekeep.blobs import CHUNK
+from firekeep.blobs import CHUNK, expecting
 from firekeep.disk._plan import Part, WritePlan, draw, draw_pieces
 from firekeep.disk._scratch import Scratch
 from firekeep.errors import TruncatedError
@@ -22,7 +22,7 @@ def write_parts(
 ) -> None:
     """Write all parts and the zeros between them. A tensor's bytes are let go of before the next are drawn."""
     stream = _Stream(scratch, write_behind=write_behind, progress=progress)
-    for part in plan.parts:
+    for part, _ in zip(plan.parts, expecting([part.blob for part in plan.parts]), strict=True):
         if part.offset != stream.position:
             stream.fill(part.offset)
         for piece in draw_pieces(part) if part.blob.nbytes > SMALL else (draw(part),):

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from firekeep.blobs import Source
 from firekeep.disk import WritePlan
 from firekeep.entry import TensorEntry
+from firekeep.errors import RuleError
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.scalars import Scalar
 from firekeep.slots import Layer
@@ -38,6 +39,18 @@ class OpenOptions:
     """Map further files (shards) copy-on-write, as the caller has mapped the first one."""
     dequantize: bool = False
     """GGUF: give tensors that are quantized in blocks as F32, computed when they are drawn."""
+
+    def __post_init__(self) -> None:
+        if self.top_level_key is not None and not isinstance(self.top_level_key, str):
+            raise RuleError(
+                f"top_level_key: {self.top_level_key!r} is {type(self.top_level_key).__name__}, where a dotted path is due",
+                remedy="Give it as text, with dots between its levels: 'model', or '0' for the first of a list.",
+            )
+        if not isinstance(self.limits, Limits):
+            raise RuleError(
+                f"limits: {self.limits!r} is {type(self.limits).__name__}, where firekeep.Limits is due",
+                remedy="Give limits=firekeep.Limits(...), naming what is to be larger or smaller.",
+            )
 
 
 def _no_values() -> Any:
@@ -126,6 +139,14 @@ class Shards(Protocol):
 class Sharder(Protocol):
     """Plan a set of files."""
 
-    def __call__(self, contents: Contents, *, max_shard_bytes: int, limits: Limits, stem: str = "model") -> Shards:
+    def __call__(
+        self,
+        contents: Contents,
+        *,
+        max_shard_bytes: int,
+        limits: Limits,
+        stem: str = "model",
+        empty_metadata: bool = False,
+    ) -> Shards:
         """Decide which tensor is in which file; draws no tensor. Raises as a `Writer` does."""
         ...

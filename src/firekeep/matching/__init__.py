@@ -5,6 +5,7 @@ from __future__ import annotations
 from firekeep.matching._near import Suggestion, suggest
 from firekeep.matching._plan import plan
 from firekeep.matching._remedies import Remedy, find_remedies
+from firekeep.matching._skeletons import may_meet, skeletons_of
 from firekeep.matching._words import (
     IMPORT,
     LENIENT,
@@ -34,6 +35,8 @@ __all__ = [
     "Via",
     "Want",
     "find_remedies",
+    "may_meet",
     "plan",
+    "skeletons_of",
     "suggest",
 ]

@@ -25,6 +25,11 @@ Numbers = Mapping[int, int]
 Shape = tuple[int, ...]
 
 
+def elements_of(name: str) -> list[tuple[str, int]]:
+    """Give the elements of lists that a name goes through, the outermost first: the list's path, and the number."""
+    return [(name[: max(match.start() - 1, 0)], int(match[0])) for match in _NUMBER.finditer(name)]
+
+
 @dataclass(slots=True)
 class Side:
     """The names of one side, which of them lie in which element of which list, and the paths of all modules, if known.
@@ -50,10 +55,7 @@ class Side:
 
     def _way(self, name: str) -> list[list[int]]:
         """Give the elements of lists that a name goes through, as the places of what lies in them."""
-        return [
-            self.lists.setdefault(name[: max(match.start() - 1, 0)], {}).setdefault(int(match[0]), [])
-            for match in _NUMBER.finditer(name)
-        ]
+        return [self.lists.setdefault(parent, {}).setdefault(number, []) for parent, number in elements_of(name)]
 
     def inner(self, place: int, parent: str) -> list[str]:
         """Give the names of a tensor within its element of a list, lists within counted without gaps."""
@@ -80,13 +82,13 @@ class Renumbering:
     maps: dict[str, Numbers] = field(default_factory=dict)
     parents: dict[str, str] = field(default_factory=dict)
     doubts: list[Ambiguity] = field(default_factory=list)
+    doubted: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
     _heads: dict[str, str] = field(default_factory=dict)
 
     def lists_of(self, name: str) -> list[str]:
         """Give the lists with a map that a name goes through."""
-        parents = (name[: max(match.start() - 1, 0)] for match in _NUMBER.finditer(name))
-        return [parent for parent in parents if parent in self.maps]
+        return [parent for parent, _ in elements_of(name) if parent in self.maps]
 
     def settle(self, parent: str, there: str, numbers: Numbers) -> None:
         """Give a list its map."""
@@ -129,7 +131,8 @@ def find_renumbering(model: Side, file: Side) -> Renumbering:
         if not _agree(model, file, (parent, mine), (there, theirs)):
             continue
         if doubt := _doubt(model, parent, mine, "model") or _doubt(file, there, theirs, "file"):
-            made.doubts.append(Ambiguity(want=_spell(parent, mine), candidates=(_spell(there, theirs),), reason=doubt))
+            made.doubts.append(Ambiguity(want=spell(parent, mine), candidates=(spell(there, theirs),), reason=doubt))
+            made.doubted.add(parent)
             continue
         made.settle(parent, there, dict(zip(mine, theirs, strict=True)))
     return made
@@ -178,7 +181,8 @@ def _path(parent: str, number: int) -> str:
     return f"{parent}.{number}" if parent else str(number)
 
 
-def _spell(parent: str, numbers: Sequence[int]) -> str:
+def spell(parent: str, numbers: Sequence[int]) -> str:
+    """Name elements of a list, shortly: net.{0,2,4…9}."""
     if len(numbers) <= 3:
         return ", ".join(_path(parent, number) for number in numbers)
     return f"{parent}.{{{ranges(numbers)}}}" if parent else f"{{{ranges(numbers)}}}"
@@ -197,5 +201,5 @@ def describe(made: Renumbering) -> list[str]:
         for group in fold(lists):
             there = fold([parents[parent] for parent in group.names])
             both = [(group.label, there[0].label)] if len(there) == 1 else [(one, parents[one]) for one in group.names]
-            told += [f"{_spell(other, theirs)} of the file are {_spell(own, mine)} of the model" for own, other in both]
+            told += [f"{spell(other, theirs)} of the file are {spell(own, mine)} of the model" for own, other in both]
     return told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from firekeep.dtypes import DType
@@ -12,6 +13,7 @@ from firekeep.errors import RuleError
 from firekeep.garbage import collector_paused
 from firekeep.matching import _lists, _wrappers
 from firekeep.matching._draft import Both, Draft, Found, Reading
+from firekeep.matching._shifts import find_unsure
 from firekeep.matching._words import MatchOptions, Pair, Plan, Want
 from firekeep.wording import count, some
 
@@ -126,7 +128,7 @@ def _settled(draft: Draft) -> Plan:
         found = draft.found[place]
         pair = Pair(draft.both.wants[place], draft.both.offers[found.offer], found.via)
         _heap(pair, pairs, mismatched, clashes, unreadable).append(pair)
-    return Plan(
+    made = Plan(
         pairs=tuple(pairs),
         missing=tuple(want for place, want in enumerate(draft.both.wants) if place not in draft.found),
         unused=tuple(offer for place, offer in enumerate(draft.both.offers) if place not in draft.taken),
@@ -137,6 +139,8 @@ def _settled(draft: Draft) -> Plan:
         ambiguities=(*draft.lists, *(doubt for want, doubt in draft.doubts.items() if want not in draft.found)),
         offered=len(draft.both.offers),
     )
+    doubted = {parent for one in draft.renumberings for parent in one.doubted}
+    return replace(made, unsure=find_unsure(made, doubted, draft.both.options))
 
 
 def _heap(

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError
 from firekeep.matching._plan import plan
+from firekeep.matching._rewrites import find_rewrites
 from firekeep.matching._words import MatchOptions, Plan, Want
 from firekeep.rules import KeyRemapper
 from firekeep.wording import count
 
 _TRIED = 3
 """Renames that are tried, the ones with most names behind them first."""
+
+_REWRITES = 12
+"""Renames within names that are tried, likewise."""
 
 _HEADS = 4
 """Beginnings that are remembered for one end of a name."""
@@ -54,6 +58,8 @@ def find_remedies(
     if not made.missing or not made.unused:
         return ()
     found = list(_matching(made, wants, offers, options)) or list(_renaming(made, wants, offers, options))
+    if sum(remedy.gain for remedy in found) < min(len(made.missing), len(made.unused)):
+        found = sorted((*found, *_rewriting(made, wants, offers, options)), key=lambda remedy: -remedy.gain)[:1]
     if renamed:
         found = [_after_renames(remedy) for remedy in found]
     return tuple(sorted(found, key=lambda remedy: -remedy.gain))
@@ -84,6 +90,40 @@ def _renaming(
         if gain >= enough:  # a rule for a few of many is not what went wrong
             yield Remedy(reason=_gain(gain, reason), python=f"rename=[{_python(rule)}]", cli=_shell(rule), gain=gain)
             return
+
+
+def _rewriting(
+    made: Plan, wants: Sequence[Want], offers: Sequence[TensorEntry], options: MatchOptions
+) -> Iterator[Remedy]:
+    """Put together renames within names, each of which makes more names equal, and follow them in a plan."""
+    shapes = {want.name: want.shape for want in wants}
+    names: Mapping[str, str] = {offer.name: offer.name for offer in offers}
+    rules: list[str] = []
+    most = _equal(offers, names, shapes)
+    for rule in find_rewrites(made.missing, made.unused)[:_REWRITES]:
+        tried = _renamed(offers, [*rules, rule])
+        if tried is not None and (equal := _equal(offers, tried, shapes)) > most:
+            rules, most, names = [*rules, rule], equal, tried
+    if not rules:
+        return
+    found = plan(wants, [offer.renamed(names[offer.name]) for offer in offers], options=options)
+    gain = len(found.pairs) - len(made.pairs)
+    if gain >= min(len(made.missing), len(made.unused)) / 2:
+        old, new = next((old, new) for old, new in names.items() if old != new and new in shapes)
+        reason = f"{old!r} of the file is {new!r} of the model, and others likewise"
+        python = f"rename=[{', '.join(map(_python, rules))}]"
+        yield Remedy(reason=_gain(gain, reason), python=python, cli=" ".join(map(_shell, rules)), gain=gain)
+
+
+def _renamed(offers: Sequence[TensorEntry], rules: Sequence[str]) -> Mapping[str, str] | None:
+    try:
+        return KeyRemapper.of(rules).rename(offer.name for offer in offers).names
+    except RuleError:  # two names would become one
+        return None
+
+
+def _equal(offers: Sequence[TensorEntry], names: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]) -> int:
+    return sum(shapes.get(names[offer.name]) == offer.shape for offer in offers)
 
 
 def _after_renames(remedy: Remedy) -> Remedy:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from firekeep.dtypes import DType
@@ -112,6 +112,8 @@ class Plan:
     steps: tuple[str, ...] = ()
     ambiguities: tuple[Ambiguity, ...] = ()
     offered: int = 0
+    unsure: Mapping[str, Ambiguity] = field(default_factory=dict)
+    """By the want's name, pairs that only a strict load may keep, which refuses what else is wrong with their list."""
 
     @property
     def found(self) -> tuple[Pair, ...]:
@@ -152,6 +154,28 @@ class Plan:
             mismatched=kept(self.mismatched),
             clashes=kept(self.clashes),
             unreadable=kept(self.unreadable),
+        )
+
+    def cautious(self) -> Plan:
+        """Give the plan without its unsure pairs: a load that takes what fits must not take what only seems to."""
+        if not self.unsure:
+            return self
+
+        def sure(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
+            return tuple(pair for pair in pairs if pair.want.name not in self.unsure)
+
+        parted = [pair for pair in self.found if pair.want.name in self.unsure]
+        doubts = dict.fromkeys(self.unsure[pair.want.name] for pair in parted)
+        return replace(
+            self,
+            pairs=sure(self.pairs),
+            missing=(*self.missing, *(pair.want for pair in parted)),
+            unused=(*self.unused, *(pair.offer for pair in parted)),
+            mismatched=sure(self.mismatched),
+            clashes=sure(self.clashes),
+            unreadable=sure(self.unreadable),
+            ambiguities=tuple(dict.fromkeys((*self.ambiguities, *doubts))),
+            unsure={},
         )
 
     def refusals(self, policy: Policy) -> tuple[str, ...]:

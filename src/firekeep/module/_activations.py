@@ -12,7 +12,7 @@ from firekeep.module._initializers import Constant, Initializer, Seed, generator
 from firekeep.module._linear import Linear
 from firekeep.module._numeric import gelu, numbers, per_channel, sigmoid
 from firekeep.module._param import Param
-from firekeep.module._tree import Module
+from firekeep.module._tree import Facts, Module
 
 
 class Identity(Module):
@@ -155,6 +155,11 @@ class SwiGlu(Module):
         rng = generator(rng)
         self.linear_inner = Linear(d_input, d_output, bias=bias, layout=layout, initializer=initializer, rng=rng)
         self.linear_outer = Linear(d_input, d_output, bias=bias, layout=layout, initializer=initializer, rng=rng)
+
+    @property
+    def facts(self) -> Facts:
+        """Whether its weights lie as [out, in]."""
+        return {"columns": True} if self.linear_inner.kind == "linear_col" else {}
 
     def __call__(self, x: Array) -> Array:
         gate = self.linear_inner(x)

@@ -13,9 +13,12 @@ from typing import Any, ClassVar, dataclass_transform
 
 from firekeep.module._errors import ConstantArrayWarning, ModuleError
 from firekeep.module._param import Param
+from firekeep.wording import quote
 
 Facts = Mapping[str, int | bool | str]
 NO_FACTS: Facts = MappingProxyType({})
+DEEPEST = 256
+"""Levels of modules, lists and tuples in one another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,24 +128,31 @@ def children(node: object) -> Iterator[tuple[str, str, Any]]:
                 yield str(index), label, value
 
 
-def is_part(value: object) -> bool:
-    """Whether a value belongs to the tree; anything else is a constant."""
+def is_part(value: object, depth: int = 0) -> bool:
+    """Whether a value belongs to the tree; anything else is a constant. Lists too deep count as parts, for a walk to refuse them."""
     if isinstance(value, Module | Param | Variant):
         return True
-    return isinstance(value, list | tuple) and any(map(is_part, value))
+    if not isinstance(value, list | tuple):
+        return False
+    return depth > DEEPEST or any(is_part(element, depth + 1) for element in value)
 
 
-def refuse(value: object, place: str) -> None:
-    """Refuse containers that have no place in a path, where they hold parts of the tree."""
+def refuse(value: object, place: str, depth: int = 0) -> None:
+    """Refuse containers that have no place in a path, where they hold parts of the tree, and those without an end."""
+    if depth > DEEPEST:
+        raise ModuleError(
+            f"{quote(place)} lies in more than {DEEPEST} lists or tuples, or one of them contains itself",
+            remedy="Leave that reference out of the tree",
+        )
     if isinstance(value, list | tuple):
         for index, element in enumerate(value):
             if isinstance(element, list | tuple | Mapping | set | frozenset):
-                refuse(element, f"{place}.{index}")
+                refuse(element, f"{place}.{index}", depth + 1)
         return
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, set | frozenset) else ()
     for element in inside:
         if isinstance(element, Mapping | set | frozenset):
-            refuse(element, place)
+            refuse(element, place, depth + 1)
         if is_part(element):
             raise ModuleError(
                 f"{place} is a {type(value).__name__} with a {type(element).__name__} in it, "

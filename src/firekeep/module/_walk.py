@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+from firekeep.errors import LimitError
 from firekeep.module._errors import ModuleError
 from firekeep.module._param import Param
-from firekeep.module._tree import Module, Variant, children
+from firekeep.module._tree import DEEPEST, Module, Variant, children
+from firekeep.wording import quote
 
 Tree = Module | Param | Variant | list[Any] | tuple[Any, ...]
 T = TypeVar("T", bound=Tree)
@@ -96,7 +98,7 @@ def modules(module: Tree) -> Iterator[tuple[str, Module | Variant]]:
 
 def visit(module: Tree, visitor: ModuleVisitor) -> None:
     """Lead a visitor through the tree."""
-    _visit(module, visitor, ())
+    _visit(module, visitor, (), "")
 
 
 def map_module(module: T, mapper: ModuleMapper) -> T:
@@ -105,7 +107,7 @@ def map_module(module: T, mapper: ModuleMapper) -> T:
     Modules and lists are changed where they are; tuples and variants, which cannot be, are replaced in what holds them. A parameter that
     stands in several places is mapped once, and stands there again.
     """
-    return _map(module, mapper, {}, ())  # type: ignore[no-any-return]
+    return _map(module, mapper, {}, (), "")  # type: ignore[no-any-return]
 
 
 def _walk(
@@ -118,7 +120,7 @@ def _walk(
     if isinstance(node, Param):
         yield Visited(path=path, param=node, containers=containers, owners=owners)
         return
-    trail = _step(node, trail)
+    trail = _step(node, trail, path)
     if isinstance(node, Module):
         owners = (*owners, (path, node))
     for name, label, child in children(node):
@@ -128,33 +130,35 @@ def _walk(
 def _modules(node: object, path: str, trail: tuple[int, ...]) -> Iterator[tuple[str, Module | Variant]]:
     if isinstance(node, Module | Variant):
         yield path, node
-    trail = _step(node, trail)
+    trail = _step(node, trail, path)
     for name, _, child in children(node):
         yield from _modules(child, _join(path, name), trail)
 
 
-def _visit(node: object, visitor: ModuleVisitor, trail: tuple[int, ...]) -> None:
+def _visit(node: object, visitor: ModuleVisitor, trail: tuple[int, ...], path: str) -> None:
     if isinstance(node, Param):
         {"float": visitor.visit_float, "int": visitor.visit_int, "bool": visitor.visit_bool}[node.kind](node)
         return
-    trail = _step(node, trail)
+    trail = _step(node, trail, path)
     for name, label, child in children(node):
         visitor.enter_module(name, label)
-        _visit(child, visitor, trail)
+        _visit(child, visitor, trail, _join(path, name))
         visitor.exit_module(name, label)
 
 
-def _map(node: Any, mapper: ModuleMapper, done: dict[int, tuple[Param, Param]], trail: tuple[int, ...]) -> Any:
+def _map(
+    node: Any, mapper: ModuleMapper, done: dict[int, tuple[Param, Param]], trail: tuple[int, ...], path: str
+) -> Any:
     if isinstance(node, Param):
         if id(node) not in done:
             function = {"float": mapper.map_float, "int": mapper.map_int, "bool": mapper.map_bool}[node.kind]
             done[id(node)] = (node, function(node))  # the old one is kept so that its id stays its own
         return done[id(node)][1]
-    trail = _step(node, trail)
+    trail = _step(node, trail, path)
     changed: dict[str, Any] = {}
     for name, label, child in list(children(node)):
         mapper.enter_module(name, label)
-        new = _map(child, mapper, done, trail)
+        new = _map(child, mapper, done, trail, _join(path, name))
         mapper.exit_module(name, label)
         if new is not child:
             changed[name] = new
@@ -180,7 +184,16 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _step(node: object, trail: tuple[int, ...]) -> tuple[int, ...]:
+def _step(node: object, trail: tuple[int, ...], path: str) -> tuple[int, ...]:
     if id(node) in trail:
-        raise ModuleError(f"a {type(node).__name__} contains itself: its tensors would have no end of names")
+        raise ModuleError(
+            f"a {type(node).__name__} contains itself, at {quote(path)}: its tensors would have no end of names",
+            remedy="Leave that reference out of the tree",
+        )
+    if len(trail) >= DEEPEST:
+        raise LimitError(
+            f"the modules lie deeper than {DEEPEST} levels in one another, at {quote(path)}",
+            limit=DEEPEST,
+            actual=DEEPEST + 1,
+        )
     return (*trail, id(node))

@@ -32,6 +32,12 @@ _REASONS = {
     "several": "optax keeps several rules in one state, and other optimizers have one",
 }
 
+_LAMB = family_named("lamb")
+_UNTOLD = (
+    "the state of optax is taken for Adam's: without its transformation (tx=) nothing tells it from NAdam's and LAMB's, "
+    "which other optimizers do not go on with"
+)
+
 
 def is_optax(base: str) -> bool:
     """Say whether a base names a rule of optax."""
@@ -50,7 +56,19 @@ def why_not(saved: Saved, live: OptimizerState) -> str | None:
     theirs, mine = family_named(saved.family), family_of(live.kind, live.base, ())
     if saved.kind is None or (theirs is not None and theirs is mine):
         return None
-    return f"its state is that of {told(saved.kind, saved.base)}, and the optimizer is {told(live.kind, live.base)}"
+    why = f"its state is that of {told(saved.kind, saved.base)}, and the optimizer is {told(live.kind, live.base)}"
+    lamb = _LAMB in (theirs, mine) and _is_untold(saved, live)
+    return f"{why}, as far as a state of optax tells without its transformation: give that too, as tx=" if lamb else why
+
+
+def _is_untold(saved: Saved, live: OptimizerState) -> bool:
+    """Say whether one side is optax's Adam by its state alone, without the transformation, and the other of another framework."""
+    if is_optax(saved.base) == is_optax(live.base):
+        return False
+    base, options = (
+        (saved.base, options_of(saved)) if is_optax(saved.base) else (live.base, live.groups[0] if live.groups else {})
+    )
+    return base == f"{OPTAX}.Adam" and "b1" not in options
 
 
 def told(kind: str, base: str) -> str:
@@ -74,6 +92,8 @@ def adapt(
     Raises `UnsupportedError` for what has no place there, and `FormatError` for what is missing.
     """
     there, here = is_optax(saved.base), is_optax(live.base)
+    if _is_untold(saved, live):
+        _tell(changed, _UNTOLD)
     if not here:
         return _from_optax(saved, live, state, changed) if there else dict(state)
     if not there or (_BUFFER in state and _TRACE in one.state):

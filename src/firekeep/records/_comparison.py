@@ -23,7 +23,7 @@ from firekeep.records._stand_ins import put_back
 from firekeep.report import LoadReport
 from firekeep.schedulers import SchedulerReport, find_level
 from firekeep.tagged import decode
-from firekeep.wording import count, some
+from firekeep.wording import count, quote, some
 
 COUNTERS = frozenset(
     (
@@ -89,7 +89,8 @@ def compare_optimizers(record: OptimizerRecord, like: OptimizerRecord) -> Optimi
         dropped = {one.label: why for one in theirs.values() if one.param_id in pairs}
     elif saved.is_global:
         dropped = _global_faults(saved, other, pairs, mine, theirs)
-    restored_groups, kept_groups, notes = _groups(saved, other, pairs, theirs)
+    changed = _conflicts(pairs, theirs)
+    restored_groups, kept_groups, notes = _groups(saved, other, pairs, theirs, changed)
     restored, stateless, fresh = [], [], []
     for param_id, one in theirs.items():
         own = pairs.get(param_id)
@@ -103,6 +104,7 @@ def compare_optimizers(record: OptimizerRecord, like: OptimizerRecord) -> Optimi
             stateless.append(one.label)
         else:
             restored.append(one.label)
+            changed += _roundings(own, one)
     used = {own.param_id for own in pairs.values()}
     return OptimizerReport(
         target=target,
@@ -114,9 +116,27 @@ def compare_optimizers(record: OptimizerRecord, like: OptimizerRecord) -> Optimi
         groups_restored=restored_groups,
         groups_kept=kept_groups,
         renamed={own.label: theirs[key].label for key, own in pairs.items() if own.label != theirs[key].label},
+        changed=tuple(changed),
         notes=notes,
         dry_run=True,
     )
+
+
+def _conflicts(pairs: Mapping[int, _Param], theirs: Mapping[int, _Param]) -> list[str]:
+    """Tell of parameters that are one by their id and another by their name."""
+    labels = {one.label for one in theirs.values()}
+    return [
+        f"{quote(own.label)} is so by its name, and {quote(theirs[key].label)} by its id, which is followed"
+        for key, own in pairs.items()
+        if own.label != theirs[key].label and own.label in labels
+    ]
+
+
+def _roundings(own: _Param, one: _Param) -> list[str]:
+    """Say that the numbers of a state would be cast with those of its parameter."""
+    if own.state is None or one.state is None or own.state.dtype == one.state.dtype or not own.state.state:
+        return []
+    return [f"{quote(one.label)} was {own.state.dtype}, and is {one.state.dtype} now, and so are its moments"]
 
 
 def _paired(mine: Mapping[int, _Param], theirs: Mapping[int, _Param]) -> dict[int, _Param]:
@@ -182,6 +202,8 @@ def _fault(own: _Param, one: _Param, kept_groups: Mapping[int, str]) -> str | No
         return f"its shape was {list(own.state.shape)}, and is {list(one.state.shape)} now"
     if None not in (own.rank, one.rank) and own.rank != one.rank:
         return f"it had {own.rank} axes when it was saved, and has {one.rank} now"
+    if (kinds := _kinds(own, one)) is not None:
+        return kinds
     for name, shape in one.shapes.items():
         if name in own.shapes and own.shapes[name] != shape:
             return f"its {name!r} has shape {list(own.shapes[name])}, and {list(shape)} is due"
@@ -194,8 +216,16 @@ def _fault(own: _Param, one: _Param, kept_groups: Mapping[int, str]) -> str | No
     return None
 
 
+def _kinds(own: _Param, one: _Param) -> str | None:
+    """Say that the parameter holds another kind of numbers now, such as complex ones."""
+    if own.state is None or one.state is None or not own.state.state:
+        return None
+    was, now = BY_NAME[own.state.dtype], BY_NAME[one.state.dtype]
+    return None if was.kind == now.kind else f"its parameter was {was}, and is {now} now"
+
+
 def _groups(
-    saved: Saved, other: Saved, pairs: Mapping[int, _Param], theirs: Mapping[int, _Param]
+    saved: Saved, other: Saved, pairs: Mapping[int, _Param], theirs: Mapping[int, _Param], changed: list[str]
 ) -> tuple[tuple[int, ...], dict[int, str], tuple[str, ...]]:
     """Say which groups get their options back, by the rule of a real restoration."""
     notes: list[str] = []
@@ -216,7 +246,8 @@ def _groups(
     }
     restored: dict[int, dict[str, Any]] = {}
     kept: dict[int, str] = {}
-    plan_groups(saved, live, {path: state for path, state in told.items() if state is not None}, restored, kept, notes)
+    found = {path: state for path, state in told.items() if state is not None}
+    plan_groups(saved, live, found, restored, kept, notes, changed)
     return tuple(sorted(restored)), kept, tuple(notes)
 
 

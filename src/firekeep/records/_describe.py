@@ -35,6 +35,8 @@ _COUNTERS = {
     "iter_idx": "step",
     "step": "noam or sequential",
 }
+SAVE = "firekeep.step"
+"""The metadata key by which the files of a step in Burn's layout say of which save they are; it tells nothing of the record."""
 _OPTIONS_SHOWN = (None, False)
 """Values of options that say what is not asked for: they are not told."""
 
@@ -171,7 +173,7 @@ def describe_record(opened: OpenedFile) -> RecordDescription | None:
 def _of_values(kind: str, told: Any, key: str) -> RecordDescription:
     held = told.get("values") if isinstance(told, dict) else None
     values = _spelled(held) if isinstance(held, dict) else {}
-    return RecordDescription(kind=kind, values=values, consumed=frozenset((key,)))
+    return RecordDescription(kind=kind, values=values, consumed=frozenset((SAVE, key)))
 
 
 def _of_scheduler(opened: OpenedFile) -> RecordDescription:
@@ -188,7 +190,7 @@ def _of_scheduler(opened: OpenedFile) -> RecordDescription:
         of=str(told.get("kind", "")) or None,
         values=_spelled(told["state"], numbers),
         notes=() if opened.scalars else ("Burn has no such schedule: it would find nothing in this file",),
-        consumed=frozenset((SCHEDULER,)),
+        consumed=frozenset((SAVE, SCHEDULER)),
     )
 
 
@@ -229,7 +231,7 @@ def _of_optimizer(opened: OpenedFile) -> RecordDescription:
 
 
 def _consumed(opened: OpenedFile, *, is_global: bool) -> Iterator[str]:
-    yield from ("firekeep.layout", OPTIMIZER, RECORD)
+    yield from ("firekeep.layout", SAVE, OPTIMIZER, RECORD)
     yield from (key for key in opened.metadata if key.startswith(STATE) or key.isdecimal())
     yield from (key for key in opened.scalars if is_global or key.partition(".")[0].isdecimal())
 

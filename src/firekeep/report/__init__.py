@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from firekeep.report._make import make_report
-from firekeep.report._report import LoadError, LoadReport, NothingMatchedError, Problem, Renamed
+from firekeep.report._report import ConstantDifference, LoadError, LoadReport, NothingMatchedError, Problem, Renamed
 
-__all__ = ["LoadError", "LoadReport", "NothingMatchedError", "Problem", "Renamed", "make_report"]
+__all__ = ["ConstantDifference", "LoadError", "LoadReport", "NothingMatchedError", "Problem", "Renamed", "make_report"]

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from firekeep.folding import natural
 from firekeep.matching import Pair, Plan, Policy, Remedy, suggest
-from firekeep.report._report import LoadReport, Problem, ProblemKind, Renamed
+from firekeep.report._report import ConstantDifference, LoadReport, Problem, ProblemKind, Renamed
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -30,6 +30,7 @@ def make_report(
     dry_run: bool = False,
     failed: bool = False,
     remedies: Sequence[Remedy] = (),
+    constants: Sequence[ConstantDifference] = (),
     notes: Sequence[str] = (),
 ) -> LoadReport:
     """Make the report of a load from its plan.
@@ -67,9 +68,11 @@ def make_report(
         suggestions={path: near[want.name] for path, want in missing.items() if want.name in near},
         ambiguities=plan.ambiguities,
         remedies=tuple(remedies),
+        constants=tuple(constants),
         notes=tuple(notes),
         missing_shapes={path: want.shape for path, want in missing.items()},
         unused_shapes={name: offer.shape for name, offer in unused.items()},
+        unused_renamed={name: offer.name for name, offer in unused.items() if offer.name != name},
         wanted=len({*missing, *(path for pair in plan.found for path in pair.want.paths)}),
         offered=plan.offered,
     )
@@ -102,6 +105,10 @@ def _problems(plan: Plan, sources: Mapping[str, str]) -> Iterator[Problem]:
         )
     for pair in plan.clashes:
         message = f"it holds {pair.want.dtype} in the model, {pair.offer.dtype} in the file: another kind of numbers"
+        if pair.offer.dtype is not None and pair.offer.dtype.block is not None:
+            message = (
+                f"the file keeps it in quantized blocks ({pair.offer.dtype}), whose values dequantize=True computes"
+            )
         yield from _both(pair, sources, "kind", message, pair.want.dtype, pair.offer.dtype)
     for pair in plan.unreadable:
         yield from _both(pair, sources, "read", pair.offer.problem or "its dtype is unknown", None, None)

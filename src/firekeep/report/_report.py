@@ -44,6 +44,38 @@ class Problem:
         return f"{quote(self.name)}{other}: {self.message}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantDifference:
+    """A constant that two models do not agree on: no tensor holds it, and a load changes none.
+
+    `path` is the part's name in the model, `source_path` that in the other; `model` and `source` are the two values.
+    """
+
+    path: str
+    source_path: str
+    constant: str
+    model: int | float | bool | str
+    source: int | float | bool | str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as data that `json` writes."""
+        return {
+            "path": self.path,
+            "source_path": self.source_path,
+            "constant": self.constant,
+            "model": self.model,
+            "source": self.source,
+        }
+
+    def __str__(self) -> str:
+        return f"{quote(self.path) if self.path else 'the model'}: {self.told()}"
+
+    def told(self) -> str:
+        """Say it without the path."""
+        name = "" if self.constant == "function" else f"{self.constant} "
+        return f"{name}{_number(self.model)} in the model, {_number(self.source)} in the source"
+
+
 @dataclass(frozen=True, slots=True)
 class Renamed:
     """A tensor that has one name in the file and another in the model, and all that lies between the two."""
@@ -91,6 +123,10 @@ class LoadReport:
     notes: tuple[str, ...] = ()
     missing_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     unused_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    unused_renamed: Mapping[str, str] = field(default_factory=dict)
+    """By the file's name of an unused tensor that rules renamed: the name that was looked for in the model."""
+    constants: tuple[ConstantDifference, ...] = ()
+    """Where the tensors came from another model: what the two compute with, and do not agree on (epsilon, padding, the form of a GELU)."""
     wanted: int = 0
     """Places of the model that were asked for."""
     offered: int = 0
@@ -146,7 +182,10 @@ class LoadReport:
                 {"name": name, "shape": _shape(self.missing_shapes, name), "near": _near(self.suggestions.get(name))}
                 for name in self.missing
             ],
-            "unused": [{"name": name, "shape": _shape(self.unused_shapes, name)} for name in self.unused],
+            "unused": [
+                {"name": name, "shape": _shape(self.unused_shapes, name), "renamed": self.unused_renamed.get(name)}
+                for name in self.unused
+            ],
             "skipped": list(self.skipped),
             "no_counterpart": list(self.no_counterpart),
             "errors": [problem.to_dict() for problem in self.errors],
@@ -161,11 +200,16 @@ class LoadReport:
             "remedies": [
                 {"reason": one.reason, "python": one.python, "cli": one.cli, "gain": one.gain} for one in self.remedies
             ],
+            "constants": [one.to_dict() for one in self.constants],
             "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
         return _text.tell(self)
+
+
+def _number(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _shape(shapes: Mapping[str, tuple[int, ...]], name: str) -> list[int] | None:

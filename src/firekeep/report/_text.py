@@ -43,9 +43,11 @@ def _body(report: LoadReport) -> Iterator[str]:
     yield from lines(_done(report))
     yield from _listed("errors", [(str(problem), 1) for problem in report.errors])
     near = {name: one.name for name, one in report.suggestions.items()}
-    yield from _listed("missing in the file", _folded(report.missing, report.missing_shapes, near))
-    yield from _listed("in the file only", _folded(report.unused, report.unused_shapes, {}))
+    yield from _listed("missing in the file", _folded(report.missing, report.missing_shapes, near, "near"))
+    renamed = report.unused_renamed
+    yield from _listed("in the file only", _folded(report.unused, report.unused_shapes, renamed, "renamed"))
     yield from _listed("in doubt, so not taken", [(str(one), 1) for one in report.ambiguities])
+    yield from _listed("constants that differ, which no tensor holds and no load changes", _constants(report))
     for remedy in report.remedies:
         yield from lines([f"remedy: {remedy.reason}"])
         yield from (f"      {spelled}" for spelled in (remedy.python, remedy.cli) if spelled)
@@ -82,25 +84,37 @@ def _listed(title: str, told: Sequence[tuple[str, int]]) -> Iterator[str]:
         yield f"    ... and {rest:,} more"
 
 
+def _constants(report: LoadReport) -> list[tuple[str, int]]:
+    """Put together parts whose constants differ in the same way."""
+    alike: dict[str, list[str]] = {}
+    for one in report.constants:
+        alike.setdefault(one.told(), []).append(one.path)
+    return [
+        (f"{quote(part.label) if part.label else 'the model'}: {told}", len(part.names))
+        for told, paths in alike.items()
+        for part in fold(paths)
+    ]
+
+
 def _folded(
-    names: Sequence[str], shapes: Mapping[str, tuple[int, ...]], near: Mapping[str, str]
+    names: Sequence[str], shapes: Mapping[str, tuple[int, ...]], others: Mapping[str, str], word: str
 ) -> list[tuple[str, int]]:
-    """Put names of one shape together where they, and what is suggested for them, are alike but for numbers."""
+    """Put names of one shape together where they, and the other names that stand behind a word for them, are alike but for numbers."""
     kinds: dict[tuple[tuple[int, ...] | None, bool], list[str]] = {}
     for name in names:
-        kinds.setdefault((shapes.get(name), name in near), []).append(name)
+        kinds.setdefault((shapes.get(name), name in others), []).append(name)
     places = {name: place for place, name in enumerate(names)}
     told: dict[int, tuple[str, int]] = {}
     for (shape, _), group in kinds.items():
         for one in fold(group):
-            hints = fold(near[name] for name in one.names if name in near)
+            hints = fold(others[name] for name in one.names if name in others)
             alike = [(one.label, one.names)] if len(hints) <= 1 else [(name, (name,)) for name in one.names]
             for label, members in alike:
-                hint = hints[0].label if len(hints) == 1 else near.get(members[0])
-                told[places[members[0]]] = (_line(label, shape, hint), len(members))
+                hint = hints[0].label if len(hints) == 1 else others.get(members[0])
+                told[places[members[0]]] = (_line(label, shape, hint, word), len(members))
     return [told[place] for place in sorted(told)]
 
 
-def _line(label: str, shape: tuple[int, ...] | None, near: str | None) -> str:
+def _line(label: str, shape: tuple[int, ...] | None, other: str | None, word: str) -> str:
     text = quote(label) if shape is None else f"{quote(label)} {list(shape)}"
-    return text if near is None else f"{text}; near: {quote(near)}"
+    return text if other is None else f"{text}; {word}: {quote(other)}"

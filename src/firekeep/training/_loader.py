@@ -25,7 +25,8 @@ class ResumableLoader:
     It takes a `DataLoader` of any number of workers whose sampler can begin anywhere: a `ResumableSampler`, or one with a state that
     counts samples. Batches that workers have made and the loop has not got yet are not counted, and nothing is read to get past those
     that were: the sampler begins behind them. Starting workers takes nothing from the random generators of the process. Any other
-    iterable of batches will do too; what was consumed of it is read again and thrown away.
+    iterable of batches will do too; what was consumed of it is read again and thrown away. So an `IterableDataset` has to give the same
+    samples in the same order whenever it is gone through, or, where it has a `set_epoch`, whenever it is in the same epoch.
 
     An epoch that was gone through to its end is over: the next loop is the next epoch. A loop that was broken off stands where it
     stopped in `state_dict`; a new loop in the same process begins the epoch anew.

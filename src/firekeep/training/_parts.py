@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from firekeep import applying
 from firekeep.applying import LoadJob
-from firekeep.bridges import slots_of
+from firekeep.bridges import jax, slots_of
 from firekeep.collecting import CollectJob, collect, contents_of
-from firekeep.errors import RuleError
+from firekeep.errors import RuleError, UnsupportedError
 from firekeep.formats import FORMATS, Contents, OpenOptions
-from firekeep.layouts import layout_of
 from firekeep.matching import Policy
 from firekeep.opened import OpenedFile
 from firekeep.records import LrSchedulerRecord, OptimizerError, OptimizerRecord, OptimizerReport
@@ -21,8 +20,9 @@ from firekeep.rules import KeyRemapper
 from firekeep.schedulers import SchedulerReport
 from firekeep.sections import Section
 from firekeep.slots import Convention
-from firekeep.supply import Supply, supply_of_opened
+from firekeep.supply import supply_of_opened
 from firekeep.training._nested import pack, unpack
+from firekeep.wording import some
 
 VALUES = "firekeep.values"
 """The metadata key of a part that is nothing but its own state dict."""
@@ -39,6 +39,7 @@ class Restoring:
     models: dict[str, LoadReport] = field(default_factory=dict)
     optimizers: dict[str, OptimizerReport] = field(default_factory=dict)
     schedulers: dict[str, SchedulerReport] = field(default_factory=dict)
+    rates_back: list[str] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
     fresh: dict[str, str] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
@@ -89,6 +90,12 @@ class ModelPart:
 
     def section(self) -> Section:
         """Take the weights, with their ids, in the framework's own layout unless told otherwise."""
+        if jax.owns(self.model) and (numbers := slots_of(self.model).others):
+            raise UnsupportedError(
+                f"{self.name}: {some(numbers)} {'is a number' if len(numbers) == 1 else 'are numbers'} of Python among arrays of JAX, "
+                "and would not be kept",
+                remedy="Make arrays of them with jnp.asarray, or give them as step= or values= of the state.",
+            )
         made = collect(self.model, CollectJob(layout=self.layout))
         return Section(self.name, contents_of(made, FORMATS["burnpack"], metadata={}, scalars={}))
 
@@ -101,34 +108,30 @@ class ModelPart:
         job = LoadJob(
             policy=Policy(missing=allowed, unused=allowed, shape=allowed),  # type: ignore[arg-type]
             remapper=rename,
-            dry_run=True,
         )
         supply = supply_of_opened(opened, OpenOptions())
         try:
-            report = self._load(supply, job)[1]
+            plan = applying.plan_load(self.model, supply, job, anew=self._is_made_anew())
         except LoadError as error:
-            report = error.report
-            restoring.refusals.append(f"{self.name}: {', '.join(report.refusals) or error.message}")
-        else:
-            if not report.ok:  # a dry run says so, and raises nothing
-                restoring.refusals.append(f"{self.name}: {', '.join(report.refusals)}")
-        restoring.models[self.name] = report
-        if layout_of(opened.format, opened.metadata).name == "torch" and not self.is_average:
-            found = {one.file_name: one.name for one in report.renamed}
-            restoring.names |= {f"{self.prefix}{old}": f"{self.prefix}{new}" for old, new in found.items()}
+            restoring.models[self.name] = error.report
+            restoring.refusals.append(f"{self.name}: {', '.join(error.report.refusals) or error.message}")
+            return
+        if not plan.report.ok:
+            restoring.refusals.append(f"{self.name}: {', '.join(plan.report.refusals)}")
+        restoring.models[self.name] = plan.report
+        if not self.is_average:
+            restoring.names |= {f"{self.prefix}{old}": f"{self.prefix}{new}" for old, new in plan.names.items()}
 
         def fill() -> None:
-            made, restoring.models[self.name] = self._load(supply, replace(job, dry_run=False))
+            made, restoring.models[self.name] = plan.put()
             if made is not self.model and self.put is not None:
                 self.put(made)
 
         restoring.steps.append(fill)
 
-    def _load(self, supply: Supply, job: LoadJob) -> tuple[Any, LoadReport]:
-        """Fill the model, or make another of one that has places which never change."""
-        if self.put is None or all(slot.problem is None for slot in slots_of(self.model)):
-            return self.model, applying.load_into(self.model, supply, job)
-        return applying.load_as(self.model, supply, job)
+    def _is_made_anew(self) -> bool:
+        """Say whether another model is to be made, this one having places which never change."""
+        return self.put is not None and any(slot.problem is not None for slot in slots_of(self.model))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +161,8 @@ class OptimizerPart:
             )
         except OptimizerError as error:
             restoring.optimizers[self.name] = error.report
-            restoring.refusals.append(f"{self.name}: {', '.join(error.report.refusals)}")
+            remedy = "; with strict=False they start anew" if error.report.dropped and restoring.strict else ""
+            restoring.refusals.append(f"{self.name}: {', '.join(error.report.refusals)}{remedy}")
             return
         restoring.optimizers[self.name] = plan.report
 
@@ -176,6 +180,8 @@ class SchedulerPart:
 
     name: str
     scheduler: Any
+    is_alone: bool = True
+    """Whether no other schedule drives the same optimizer, whose rates this one then knows."""
 
     def section(self) -> Section:
         """Take the counters and the whole state."""
@@ -185,12 +191,21 @@ class SchedulerPart:
         """Try the state on, and take it off again: a schedule takes one whole or not at all."""
         record = LrSchedulerRecord.of_opened(opened)
         before = LrSchedulerRecord.of(self.scheduler)
+        told, held = _rates_of(self.scheduler), _rates_in(self.scheduler)
         report = record.restore(self.scheduler)
+        saved = _rates_in(self.scheduler)
         before.restore(self.scheduler)
         if report.refused:
             restoring.refuse(self.name, "; ".join(f"{key}: {why}" for key, why in report.refused))
             return
         restoring.schedulers[self.name] = report
+        told_before = any("lr: " in back for one in restoring.optimizers.values() for back in one.options_back)
+        if self.is_alone and not told_before:
+            restoring.rates_back += [
+                f"{self.name}: lr, which was set by hand: {mine:g} -> {theirs:g}, as it was saved"
+                for mine, due, theirs in zip(held, told, saved, strict=False)
+                if mine not in (due, theirs)
+            ]
 
         def put() -> None:
             restoring.schedulers[self.name] = record.restore(self.scheduler)
@@ -221,12 +236,23 @@ class ValuesPart:
         restoring.steps.append(lambda: self.holder.load_state_dict(state))
 
 
-def scheduler_part(name: str, scheduler: Any) -> Part:
+def _rates_of(scheduler: Any) -> list[float]:
+    """Give the rates that a schedule has set last, by group."""
+    return [float(rate) for rate in getattr(scheduler, "_last_lr", None) or ()]
+
+
+def _rates_in(scheduler: Any) -> list[float]:
+    """Give the rates that its optimizer steps with."""
+    groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", ())
+    return [float(group["lr"]) for group in groups if "lr" in group]
+
+
+def scheduler_part(name: str, scheduler: Any, *, is_alone: bool = True) -> Part:
     """Choose how a schedule or scaler is kept: as a record where it is known, else by its state dict."""
     from firekeep.bridges import torch as bridge
 
     if hasattr(scheduler, "to_record_scalars") or bridge.schedules(scheduler):
-        return SchedulerPart(name=name, scheduler=scheduler)
+        return SchedulerPart(name=name, scheduler=scheduler, is_alone=is_alone)
     return values_part(name, scheduler)
 
 

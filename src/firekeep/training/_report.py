@@ -35,6 +35,8 @@ class RestoreReport:
     models: Mapping[str, LoadReport] = field(default_factory=dict)
     optimizers: Mapping[str, OptimizerReport] = field(default_factory=dict)
     schedulers: Mapping[str, SchedulerReport] = field(default_factory=dict)
+    rates_back: tuple[str, ...] = ()
+    """Learning rates that were set by hand beside the schedule's, and are again what they were when they were saved."""
     rng: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
@@ -91,6 +93,7 @@ class RestoreReport:
             "models": {name: one.to_dict() for name, one in self.models.items()},
             "optimizers": {name: one.to_dict() for name, one in self.optimizers.items()},
             "schedulers": {name: one.to_dict() for name, one in self.schedulers.items()},
+            "rates_back": list(self.rates_back),
             "rng": list(self.rng),
             "data": list(self.data),
             "values": list(self.values),
@@ -118,7 +121,7 @@ class RestoreReport:
             told += [f"{name}: {back}" for back in one.options_back[:_SHOWN]]
             if len(one.options_back) > _SHOWN:
                 told.append(f"{name}: {len(one.options_back) - _SHOWN:,} more options are as they were saved")
-        return tuple(told)
+        return (*told, *self.rates_back)
 
     def reasons(self) -> tuple[str, ...]:
         """Say, a sentence each, why the run does not go on exactly; nothing where it does."""

@@ -14,6 +14,7 @@ from firekeep.opened import OpenedFile
 from firekeep.scalars import Scalar
 from firekeep.sections import Section
 from firekeep.training._facts import changes, environment
+from firekeep.training._frozen import frozen_changes, frozen_of
 from firekeep.training._nested import pack, unpack
 from firekeep.training._parts import Restoring, check_state, has_state
 from firekeep.training._rng import check_rng, plan_rng, put_rng, take_rng
@@ -69,6 +70,7 @@ class Rest:
             "values": dict(self.values),
             "data": {name: _place_of(one) for name, one in self.data.items()},
             "facts": environment(),
+            "frozen": frozen_of(self.models),
         }
         if extra := {name: held for name, one in self.models.items() if (held := torch_bridge.extra_state(one))}:
             tree["extra"] = extra
@@ -111,7 +113,11 @@ class Rest:
             data=restored,
             values=tuple(map(str, tree["values"])),
             dropped=dropped,
-            changed=(*other_data, *changes(tree["facts"])),
+            changed=(
+                *other_data,
+                *frozen_changes(self.models, tree.get("frozen", {}), restoring),
+                *changes(tree["facts"]),
+            ),
         )
 
     def _plan_data(self, saved: Mapping[str, Any], restoring: Restoring, dropped: dict[str, str]) -> tuple[str, ...]:
@@ -206,6 +212,10 @@ def _go_to(one: Any, place: Mapping[str, Any]) -> None:
         one.set_epoch(place["epoch"])
 
 
+def _are_names(listed: Any) -> bool:
+    return isinstance(listed, list) and all(isinstance(name, str) for name in listed)
+
+
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, Scalar]:
     made = {}
     for name, value in metrics.items():
@@ -226,8 +236,10 @@ def _checked(tree: dict[str, Any], opened: OpenedFile) -> dict[str, Any]:
             remedy="Read it with a newer firekeep.",
         )
     parts = [name for name, kind in _PARTS.items() if not isinstance(tree.get(name), kind)]
-    parts += [name for name in ("rng", "extra") if not isinstance(tree.get(name, {}), dict)]
+    parts += [name for name in ("rng", "extra", "frozen") if not isinstance(tree.get(name, {}), dict)]
     extra = tree.get("extra")
+    frozen = tree.get("frozen")
+    parts += ["frozen"] if isinstance(frozen, dict) and not all(map(_are_names, frozen.values())) else []
     parts += ["extra"] if isinstance(extra, dict) and not all(isinstance(one, dict) for one in extra.values()) else []
     if parts:
         raise FormatError(f"the training state is damaged: {some(parts)}", path=opened.path)

@@ -145,6 +145,7 @@ class TrainingState:
                 models=dict(restoring.models),
                 optimizers=dict(restoring.optimizers),
                 schedulers=dict(restoring.schedulers),
+                rates_back=tuple(restoring.rates_back),
                 rng=rest.rng,
                 data=rest.data,
                 values=(*restoring.values, *rest.values),
@@ -201,8 +202,10 @@ class TrainingState:
                 tx=self.tx.get(name.removeprefix("optimizer-")) if isinstance(self.tx, Mapping) else self.tx,
                 put=self._setter("optimizer", name),
             )
-        for name, one in _named(self.scheduler, "scheduler").items():
-            yield scheduler_part(name, one)
+        schedules = _named(self.scheduler, "scheduler")
+        driven = [id(getattr(one, "optimizer", None)) for one in schedules.values()]
+        for name, one in schedules.items():
+            yield scheduler_part(name, one, is_alone=driven.count(id(getattr(one, "optimizer", None))) == 1)
         if self.scaler is not None:
             yield scheduler_part("scaler", self.scaler)
         for name, one in _named(self.ema, "ema").items():

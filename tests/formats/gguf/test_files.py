@@ -97,9 +97,66 @@ def test_blocks_keep_their_bytes_and_are_computed_on_request():
         assert bytes(found.read()) == peer.quants.dequantize(packed[kind], kind).astype("<f4").tobytes()
 
 
+COMPUTED = sorted((kind for kind in peer.quants._type_traits if kind.value in BLOCKS), key=lambda kind: kind.value)
+
+
+def blocks_of(kind, rows=3):
+    """Give random bytes as rows of blocks, and what the package makes of them."""
+    elements, size = peer.GGML_QUANT_SIZES[kind]
+    data = np.random.default_rng(kind.value).integers(0, 256, (rows, 2 * size), np.uint8)
+    with np.errstate(all="ignore"):
+        return (rows, 2 * elements), data, peer.quants.dequantize(data, kind).astype("<f4")
+
+
+@pytest.mark.parametrize("kind", COMPUTED, ids=lambda kind: kind.name)
+def test_every_kind_that_the_package_computes_is_computed_as_it_does(kind, tmp_path):
+    shape, data, values = blocks_of(kind)
+    file = gguf([Tensor("a.weight", shape, kind.value, data.tobytes()), Tensor("b", (4,), 0, FOUR)])
+    arrays = firekeep.load_file(file, dequantize=True)
+    assert arrays["a.weight"].shape == shape
+    assert arrays["a.weight"].tobytes() == values.tobytes() == firekeep.dequantize(file, "a.weight").tobytes()
+    report = firekeep.convert(file, tmp_path / "a.safetensors", dequantize=True)
+    assert report.tensors == 2
+    with firekeep.open(tmp_path / "a.safetensors") as made:
+        assert bytes(made.entries["a.weight"].read()) == values.tobytes()
+
+
+def test_more_than_a_handful_of_kinds_is_computed():
+    assert {"Q4_0", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4"} <= {kind.name for kind in COMPUTED}
+
+
+def test_computed_values_can_be_narrowed_and_split_into_shards(tmp_path):
+    shape, data, _ = blocks_of(peer.GGMLQuantizationType.Q8_0)
+    file = gguf([Tensor(name, shape, 8, data.tobytes()) for name in ("a", "b")])
+    with np.errstate(all="ignore"):
+        firekeep.convert(file, tmp_path / "set", dequantize=True, dtype="bf16", max_shard_size=shape[0] * shape[1] * 2)
+    with firekeep.open(tmp_path / "set") as made:
+        assert {entry.dtype.name for entry in made.entries.values()} == {"BF16"}
+        assert len(list((tmp_path / "set").glob("*.safetensors"))) == 2
+
+
+def test_computed_values_go_into_a_model():
+    shape, data, values = blocks_of(peer.GGMLQuantizationType.Q4_0)
+    file = gguf([Tensor("w", shape, 2, data.tobytes())])
+    model = {"w": np.zeros(shape, np.float32)}
+    with pytest.raises(firekeep.LoadError, match=r"quantized blocks \(Q4_0\)"):
+        firekeep.load_into(model, file)
+    assert firekeep.load_into(model, file, dequantize=True).ok
+    assert model["w"].tobytes() == values.tobytes()
+
+
+def test_arrays_of_blocks_are_refused_with_what_computes_them():
+    file = gguf([Tensor("q", (32,), 8, bytes(34)), Tensor("new", (4,), 200, b"")])
+    with pytest.raises(UnsupportedError, match=r"dequantize=True\. Leave out .*'\^new\$'"):
+        firekeep.load_file(file)
+    assert firekeep.load_file(file, exclude="new", dequantize=True)["q"].tolist() == [0.0] * 32
+
+
 def test_blocks_are_refused_by_name_in_a_conversion_and_can_be_left_out(tmp_path):
     data = gguf([Tensor("q", (32,), 8, bytes(34)), Tensor("w", (4,), 0, FOUR)])
-    with pytest.raises(UnsupportedError, match=r"Q8_0 \('q'\)"):
+    with pytest.raises(
+        UnsupportedError, match=r"Q8_0 \('q'\).*Compute their float32 values with dequantize=True, or leave"
+    ):
         firekeep.convert(data, tmp_path / "a.safetensors")
     firekeep.convert(data, tmp_path / "a.safetensors", exclude="q")
     with firekeep.open(tmp_path / "a.safetensors") as file:

@@ -136,12 +136,34 @@ def test_what_is_no_array_of_numbers_costs_only_itself():
 
     with firekeep.open(written(fill)) as file:
         np.testing.assert_array_equal(file["w"], ARRAY)
-        words = {"text": "text", "texts": "text", "complex": "records", "records": "records", "raw": "bytes without a type",
-                 "nothing": "no elements", "reference": "references", "packed": "LZF", "typed": "committed"}  # fmt: skip
+        words = {"text": "text", "texts": "text", "complex": "records.*two datasets, .real and .imag", "records": "records",
+                 "raw": "bytes without a type", "nothing": "no elements", "reference": "references",
+                 "packed": "LZF.*compression='gzip'", "typed": r"committed.*create_dataset"}  # fmt: skip
         for name, word in words.items():
             with pytest.raises(UnsupportedError, match=f"'{name}'.*{word}"):
                 file.array(name)
         assert "type" not in file
+
+
+def test_the_remedies_for_what_is_not_read_make_it_readable():
+    chunked = {"chunks": (2, ARRAY.shape[1])}
+    newer = written(lambda file: file.create_dataset("w", data=ARRAY, **chunked), libver="latest")
+    with pytest.raises(UnsupportedError, match=r"libver='earliest'"), firekeep.open(newer) as file:
+        file.array("w")
+    again = {
+        "earliest": written(lambda file: file.create_dataset("w", data=ARRAY, **chunked), libver="earliest"),
+        "unchunked": written(lambda file: file.create_dataset("w", data=ARRAY), libver="latest"),
+        "gzip": written(lambda file: file.create_dataset("w", data=ARRAY, compression="gzip")),
+    }
+    for how, data in again.items():
+        with firekeep.open(data) as file:
+            np.testing.assert_array_equal(file["w"], ARRAY, err_msg=how)
+
+    def parts(file):
+        file["z.real"], file["z.imag"] = np.float32([1, 2]), np.float32([3, 4])
+
+    with firekeep.open(written(parts)) as file:
+        assert [file[name].tolist() for name in ("z.real", "z.imag")] == [[1, 2], [3, 4]]
 
 
 def test_links_to_other_places_and_files_are_left_aside(tmp_path):

@@ -456,3 +456,51 @@ def test_a_call_that_would_run_code_is_told_and_its_neighbours_are_read():
 def test_a_second_state_of_a_module_is_no_module():
     body = module({"_parameters": {"w": t("1")}}) + mapping({"extra": number(1)}) + BUILD
     assert list(values(body).values()) == [1]
+
+
+COMPILED = ("torch._dynamo.eval_frame", "OptimizedModule")
+
+
+def layer(key: str) -> bytes:
+    state = {
+        "_parameters": ordered({"weight": tensor("FloatStorage", key, 1)}),
+        "_buffers": ordered({}),
+        "_modules": ordered({}),
+    }
+    return new("torch.nn.modules.linear", "Linear", mapping(state))
+
+
+def compiled(model: bytes) -> bytes:
+    """A model of torch.compile, as its pickle keeps it."""
+    return call(*COMPILED, model, call("torch._dynamo.eval_frame", "OptimizeContext"))
+
+
+def compiled_once(model: bytes) -> bytes:
+    """The same, as it was pickled by its state."""
+    tables = {"_parameters": ordered({}), "_buffers": ordered({}), "_modules": ordered({"_orig_mod": model})}
+    return new(*COMPILED, mapping({"training": TRUE, **tables}))
+
+
+@pytest.mark.parametrize("wrap", [compiled, compiled_once, lambda model: compiled(compiled(model))])
+def test_a_compiled_model_has_the_names_and_layers_of_the_model_in_it(wrap: Any):
+    model = module({"_modules": {"fc": layer("0")}})
+    for body, prefix in ((wrap(model), ""), (mapping({"net": wrap(model), "epoch": number(3)}), "net.")):
+        with opened(body) as file:
+            assert list(file) == [f"{prefix}fc.weight"]
+            assert [(one.path, one.kind) for one in file.container.layers] == [(f"{prefix}fc", "linear")]
+            assert file.subtrees == ((prefix.rstrip("."),) if prefix else ())
+            assert sum("torch.compile" in note for note in file.notes) == 1
+    with opened(mapping({"net": wrap(model)}), top_level_key="net") as file:
+        assert list(file) == ["fc.weight"]
+
+
+def test_a_compiled_part_of_a_model_has_its_names_too():
+    with opened(module({"_modules": {"inner": compiled(layer("0")), "head": layer("1")}})) as file:
+        assert list(file) == ["inner.weight", "head.weight"]
+        assert {"inner", "head"} <= file.container.submodules
+
+
+def test_what_is_only_called_compiled_is_no_model():
+    with opened(mapping({"a": call(*COMPILED), "b": call(*COMPILED, number(3)), "w": t("0")})) as file:
+        assert list(file) == ["w"]
+        assert not any("torch.compile" in note for note in file.notes)

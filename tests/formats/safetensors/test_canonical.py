@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from itertools import count
 
@@ -276,3 +278,39 @@ def test_a_large_truncated_file_is_refused(missing: int) -> None:
         open_bytes(raw(text, bytes(32_000 - missing)))
     with pytest.raises(FirekeepError, match=f"{missing} bytes follow the last tensor, 'layer.1999.weight'"):
         open_bytes(raw(text, bytes(32_000 + missing)))
+
+
+@pytest.mark.parametrize("shared", [0, 56])
+def test_hashes_are_told_apart_wherever_they_fall_in_the_table(shared: int) -> None:
+    drawn = np.random.default_rng(1).choice(1 << 48, 500, replace=False).astype(np.uint64)
+    hashes = (drawn << np.uint64(16)) >> np.uint64(shared)  # with leading zeros, all come to one place
+    hashes = np.unique(hashes)
+    assert len(hashes) > 100
+    assert _canonical._all_differ(hashes)
+    for one, other in ((0, 1), (3, 99), (98, 99)):
+        twice = hashes.copy()
+        twice[one] = twice[other]
+        assert not _canonical._all_differ(twice)
+    assert _canonical._all_differ(hashes[:1])
+
+
+def test_the_shortest_header_is_proven_without_padding() -> None:
+    assert scan(b'{"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}') is not None
+    assert scan(b'{"":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}') is not None
+
+
+def test_a_giant_header_is_worth_the_import_of_numpy() -> None:
+    code = """
+import sys
+from firekeep import open, save_bytes
+from firekeep.entry import TensorEntry
+from firekeep.blobs import MemoryBlob
+from firekeep.dtypes import BY_NAME
+from firekeep.formats.safetensors import _read
+_read._WORTH_NUMPY = 1000
+data = save_bytes({f"t{n}": TensorEntry(f"t{n}", BY_NAME["U8"], (1,), MemoryBlob(b"x")) for n in range(10)}, format="safetensors")
+assert len(open(data)) == 10 and "numpy" not in sys.modules
+data = save_bytes({f"t{n}": TensorEntry(f"t{n}", BY_NAME["U8"], (1,), MemoryBlob(b"x")) for n in range(99)}, format="safetensors")
+assert list(open(data)) == sorted(f"t{n}" for n in range(99)) and "numpy" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -121,6 +121,15 @@ def test_a_directory_without_any_names_what_there_is(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
+def test_a_directory_of_orbax_is_told_with_the_way_out_of_it(tmp_path):
+    (tmp_path / "0" / "default").mkdir(parents=True)
+    (tmp_path / "0" / "_CHECKPOINT_METADATA").write_text("{}")
+    (tmp_path / "0" / "default" / "manifest.ocdbt").touch()
+    for place in (tmp_path, tmp_path / "0", tmp_path / "0" / "default"):
+        with pytest.raises(WrongFormatError, match=r"checkpoints of Orbax.*Restore one with orbax\.checkpoint"):
+            open_shards(place, OpenOptions())
+
+
 @pytest.mark.parametrize("name", ["absent", "absent.safetensors.index.json", "model.safetensors", "config.json"])
 def test_other_paths_are_left_to_others(tmp_path: Path, name: str) -> None:
     lay(tmp_path, {"model.safetensors": shard("a"), "config.json": b'{"layers": 3}'})

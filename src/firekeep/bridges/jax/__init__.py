@@ -13,13 +13,14 @@ from typing import Any
 from firekeep.bridges._protocol import Filling
 from firekeep.bridges._states import OptimizerState, Restoration
 from firekeep.entry import TensorEntry
-from firekeep.slots import Outline
+from firekeep.slots import Constants, Outline
 
 __all__ = [
     "array_entry",
     "array_kind",
     "array_of",
     "changes_in_place",
+    "constants",
     "describe_optimizer",
     "entries",
     "facts",
@@ -69,6 +70,13 @@ def entries(obj: Any) -> list[TensorEntry]:
     from firekeep.bridges.jax import _describe
 
     return _describe.entries(obj)
+
+
+def constants(obj: Any) -> list[Constants]:
+    """Tell what the parts of the object compute with beside their tensors; see `Bridge.constants`."""
+    from firekeep.bridges.jax import _constants
+
+    return _constants.constants(obj)
 
 
 def fill(obj: Any, fillings: Sequence[Filling], done: list[str]) -> None:

@@ -30,6 +30,7 @@ def outline(root: Any, *, anew: bool) -> Outline:
         layers=tuple(found.layers),
         modules=frozenset(found.modules),
         bare=convention is not None and not found.layers and _is_bare(root, found),
+        others=tuple(found.numbers),
     )
 
 
@@ -110,7 +111,10 @@ def _around(place: Place, *, anew: bool) -> str:
         return "nobody can make another of the mapping around it: make it a dict"
     if place.holder is None:
         return "nothing is around it that could take another array: put it in a dict, or make a new one with load_as"
-    kind = type(place.holder.value).__name__
+    holder = place.holder
+    while holder.how == "inner" and holder.outer is not None:
+        holder = holder.outer
+    kind = type(holder.value).__name__
     return f"the {kind} around it never changes: load_as makes another of it"
 
 

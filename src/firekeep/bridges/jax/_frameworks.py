@@ -46,6 +46,11 @@ def is_equinox_state(value: object) -> bool:
     return is_a(value, "equinox.nn", "State")
 
 
+def is_frozen(value: object) -> bool:
+    """Tell a FrozenDict, whose dicts further in are plain ones that nobody may change either."""
+    return is_a(value, "flax.core.frozen_dict", "FrozenDict")
+
+
 def is_struct(value: object) -> bool:
     """Tell a dataclass of `flax.struct`, as `TrainState` is."""
     return hasattr(type(value), "_flax_dataclass")

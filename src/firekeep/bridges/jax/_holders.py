@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import jax
 
-How = Literal["variable", "ref", "object", "item", "field", "frozen", "node"]
+How = Literal["variable", "ref", "object", "item", "field", "inner", "frozen", "node"]
 
 
 @dataclass(slots=True, eq=False)
@@ -17,8 +17,9 @@ class Holder:
     """A container on the way to an array, itself under `key` in `outer`.
 
     `how` says by what its parts are put: the value of a variable or of a reference of JAX's, attributes of an nnx object, items, fields
-    of a dataclass; a "node" is one that JAX takes apart and puts together, its keys the numbers of its parts, and "frozen" a mapping
-    that nobody can make another of. `is_ours` is a copy that `filled` has made, so that it can be changed.
+    of a dataclass; a "node" is one that JAX takes apart and puts together, its keys the numbers of its parts, "inner" a dict that is part
+    of a FrozenDict, and "frozen" a mapping that nobody can make another of. `is_ours` is a copy that `filled` has made, so that it can be
+    changed.
     """
 
     value: Any

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from firekeep.arrays import dtype_of
+from firekeep.arrays import ArrayBlob, dtype_of
 from firekeep.blobs import Blob
 from firekeep.dtypes import BY_NAME, DType
 from firekeep.entry import TensorEntry
 from firekeep.errors import UnsupportedError
 from firekeep.tensors import array_entry
+
+Piece = tuple[tuple[slice, ...], jax.Array]
+"""A part of an array's values, and where in the whole it lies."""
 
 _NO_NUMBERS = tuple("OUSMm")
 _KEY_DATA = BY_NAME["U32"]
@@ -61,9 +65,14 @@ def looks(value: Any) -> tuple[DType, tuple[int, ...], str | None]:
     if is_key(value):
         return _KEY_DATA, (*shape, *_key_shape(value)), None
     try:
-        return dtype_of(np.empty(0, value.dtype)), shape, None
+        return _row_of(value.dtype), shape, None
     except UnsupportedError as error:
         return _NO_DTYPE, shape, error.message
+
+
+@cache
+def _row_of(dtype: Any) -> DType:
+    return dtype_of(np.empty(0, dtype))
 
 
 def fault(value: Any) -> str | None:
@@ -100,10 +109,12 @@ def describe(path: str, value: Any) -> TensorEntry:
 class JaxBlob(Blob):
     """The values of an array of JAX as row-major bytes, fetched from its devices when they are drawn."""
 
-    __slots__ = ("_value",)
+    __slots__ = ("_coming", "_value")
+    comes_late = True
 
     def __init__(self, value: Any, nbytes: int) -> None:
         self._value = value
+        self._coming: list[Piece] | None = None
         super().__init__(nbytes)
 
     def view(self) -> memoryview:
@@ -111,7 +122,21 @@ class JaxBlob(Blob):
         if (problem := fault(self._value)) is not None:
             raise UnsupportedError(problem)
         value = jax.random.key_data(self._value) if is_key(self._value) else self._value
-        return array_entry("", fetch(value)).read()
+        coming, self._coming = self._coming, None  # what was copied beforehand goes with the view
+        return ArrayBlob(join(value, pieces_of(value) if coming is None else coming), self.nbytes).view()
+
+    def expect(self) -> None:
+        """Have the devices begin to copy the values to the CPU's memory, if they are not there."""
+        value = self._value
+        if self._coming is None and fault(value) is None and not is_key(value) and not _is_at_hand(value):
+            self._coming = pieces_of(value)
+            for _, piece in self._coming:
+                piece.copy_to_host_async()
+
+    def lasting(self) -> memoryview | None:
+        """Give the array's memory where it is the CPU's: arrays never change, and JAX gives no memory away that is looked at."""
+        value = self._value
+        return self.view() if fault(value) is None and value.is_fully_replicated and _is_at_hand(value) else None
 
     def memory(self) -> tuple[range, ...] | None:
         """Arrays of JAX are never written to: whatever is filled, these values stay."""
@@ -122,15 +147,30 @@ class JaxBlob(Blob):
         return ("jax", id(self._value))
 
 
-def fetch(value: jax.Array) -> Any:
+def pieces_of(value: jax.Array) -> list[Piece]:
+    """Give each part of the values once, as an array of its own, which whatever is copied of it stays with."""
+    if value.is_fully_replicated:
+        return [((), value.addressable_data(0))]
+    return [
+        (shard.index, value.addressable_data(number))
+        for number, shard in enumerate(value.addressable_shards)
+        if shard.replica_id == 0
+    ]
+
+
+def join(value: jax.Array, pieces: Sequence[Piece]) -> Any:
     """Give the values as an array of NumPy's. No copy stays with the array, as `numpy.asarray` would leave one there."""
     if value.is_fully_replicated:
-        return np.asarray(value.addressable_data(0))
+        return np.asarray(pieces[0][1])
     whole = np.empty(value.shape, value.dtype)
-    for number, shard in enumerate(value.addressable_shards):
-        if shard.replica_id == 0:
-            whole[shard.index] = np.asarray(value.addressable_data(number))
+    for index, piece in pieces:
+        whole[index] = np.asarray(piece)
     return whole
+
+
+def _is_at_hand(value: Any) -> bool:
+    """Say whether the CPU has the values in its memory."""
+    return all(device.platform == "cpu" for device in value.sharding.device_set)
 
 
 def _key_shape(value: Any) -> tuple[int, ...]:

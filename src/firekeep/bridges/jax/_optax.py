@@ -80,13 +80,14 @@ def describe_optimizer(optimizer: Any, model: Any, tx: Any = None) -> OptimizerS
     tx = getattr(optimizer, "tx", None) if tx is None and changes_in_place(optimizer) else tx
     options = {**_injected(live.parts), **(options_of(tx) if tx is not None else {})}
     counts = {one.count: place for place, one in enumerate(live.groups) if one.count is not None}
+    steps = {count: describe(count, live.parts.loose[count][1].value) for count in counts}
     params = []
     for position, (name, slot) in enumerate(live.slots.items()):
         group = live.group.get(name, 0)
         state = {key: describe(place.path, place.value) for key, place in live.keys.get(name, {}).items()}
         count = live.groups[group].count if name in live.group else None
         if count is not None:
-            state = {STEP: describe(count, live.parts.loose[count][1].value), **state}
+            state = {STEP: steps[count], **state}
         params.append(
             ParamState(
                 path=name,
@@ -139,7 +140,13 @@ def _look(optimizer: Any, model: Any) -> tuple[_Live, Any]:
 
 
 def _is_trained(slot: Slot, convention: str | None) -> bool:
-    return slot.trainable if convention == "flax" else slot.dtype.kind == "float"
+    """Say whether a place may be a parameter of which nothing is kept: statistics of a model that is given whole are none."""
+    if convention == "flax":
+        return slot.trainable
+    if convention == "linen" and not slot.path.startswith("params."):
+        return False
+    kept_apart = slot.layer is not None and slot.layer.kind == "batch_norm" and slot.role not in ("weight", "bias")
+    return slot.dtype.kind == "float" and not (convention == "equinox" and kept_apart)
 
 
 def _main_owners(parts: Parts) -> dict[str, str]:

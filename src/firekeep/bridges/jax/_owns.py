@@ -11,6 +11,9 @@ import jax
 
 from firekeep.bridges.jax._frameworks import is_equinox, is_equinox_state, is_nnx_object, is_nnx_state, is_variable
 
+_PLAIN = (dict, list, tuple, str, int, float, bool, type(None))
+_ARRAYS = (jax.Array, jax.Ref, jax.ShapeDtypeStruct)
+
 
 def owns(obj: object) -> bool:
     """Look into containers until something tells: an object of Flax or Equinox, an array of JAX or of PyTorch."""
@@ -23,7 +26,9 @@ def owns(obj: object) -> bool:
 
 
 def _is_ours(value: object) -> bool:
-    if isinstance(value, jax.Array | jax.Ref | jax.ShapeDtypeStruct) and not isinstance(value, type):
+    if type(value) in _PLAIN:
+        return False
+    if isinstance(value, _ARRAYS) and not isinstance(value, type):
         return True
     tests = (is_nnx_object, is_nnx_state, is_variable, is_equinox, is_equinox_state)
     return any(test(value) for test in tests)

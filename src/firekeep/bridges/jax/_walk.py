@@ -13,6 +13,7 @@ from firekeep.bridges.jax._equinox import indices_of, main_parts, shared_whole, 
 from firekeep.bridges.jax._frameworks import (
     is_equinox,
     is_equinox_state,
+    is_frozen,
     is_nnx_object,
     is_nnx_state,
     is_struct,
@@ -74,6 +75,10 @@ class Walk:
     modules: set[str] = field(default_factory=set)
     kinds: set[str] = field(default_factory=set)
     """Of which frameworks there are objects: "nnx", "equinox"."""
+    objects: list[tuple[str, Any]] = field(default_factory=list)
+    """Those objects with their paths."""
+    numbers: list[str] = field(default_factory=list)
+    """Paths of Python's numbers in dicts, lists and tuples outside of any object: no arrays, and perhaps meant to be kept."""
 
 
 def walk(root: Any, *, ours: bool = False) -> Walk:
@@ -99,7 +104,9 @@ class _Walker:
 
     def visit(self, value: Any, at: _At) -> None:
         """Add the places of a value, which hangs where the walk is."""
-        if is_leaf(value) or (at.in_struct and is_number(value)):
+        if type(value) is dict:  # as most containers are, and about which there is nothing to find out
+            self._enter_dict(value, at)
+        elif is_leaf(value) or (at.in_struct and is_number(value)):
             self._add(value, at)
         elif is_equinox_state(value):
             self._states.append((value, at))
@@ -112,6 +119,8 @@ class _Walker:
             self._around.add(id(value))
             self._enter(value, at, below)
             self._around.discard(id(value))
+        elif is_number(value) and at.holder is not None and _is_plain(at.holder):
+            self.found.numbers.append(at.path)
 
     def visit_states(self) -> None:
         """Add what stateful layers of Equinox keep, under the names by which the layers know it."""
@@ -159,12 +168,30 @@ class _Walker:
             if whole is not None and text == "pytree":
                 self._add_aliases(whole, inside._replace(path=path, holder=holder, key=key))
 
+    def _enter_dict(self, value: dict[Any, Any], at: _At) -> None:
+        """Do what `_enter` does with any container, for a plain dict."""
+        self._guard(value, at)
+        self._around.add(id(value))
+        self.found.modules.add(at.path)
+        containers, depth = (*at.containers, _label(value)), at.depth + 1
+        holder = self._holder(value, "item", at)
+        for key, part in value.items():
+            text, fault = (key, None) if type(key) is str else name_of(key)
+            path = at.below(text)
+            if fault is not None:
+                self._refuse_key(part, path, fault)
+            else:
+                self.visit(part, _At(path, containers, at.layer, at.parent, holder, key, depth, at.variable))
+        self._around.discard(id(value))
+
     def _enter_variable(self, value: Any, at: _At) -> None:
         self.found.kinds.add("nnx")
         inside = at._replace(holder=self._holder(value, "variable", at), key=None, variable=value)
         self.visit(value.get_raw_value(), inside._replace(depth=at.depth + 1, in_struct=False))
 
     def _note(self, value: Any, at: _At) -> None:
+        if is_nnx_object(value) or is_equinox(value):
+            self.found.objects.append((at.path, value))
         if is_nnx_object(value) or is_nnx_state(value):
             self.found.kinds.add("nnx")
         elif is_equinox(value):
@@ -193,6 +220,8 @@ class _Walker:
         )
 
     def _holder(self, value: Any, how: Any, at: _At) -> Holder:
+        if type(value) is dict and at.holder is not None and (at.holder.how == "inner" or is_frozen(at.holder.value)):
+            how = "inner"
         ours = (
             self._ours
             and (at.holder is None or at.holder.is_ours)
@@ -263,7 +292,15 @@ def name_of(key: Any) -> tuple[str, str | None]:
         return str.__str__(key), None  # a member of an enum of texts prints as something else
     if isinstance(key, int) and not isinstance(key, bool):
         return int.__repr__(key), None
+    if type(key) is tuple and key and all(type(part) in (str, int) for part in key):
+        return ".".join(map(str, key)), None  # the path of a variable, as nnx.WeightNorm keeps its scales by
     return str(key), f"its key {key!r} is a {type(key).__name__}"
+
+
+def _is_plain(holder: Holder) -> bool:
+    """Say whether a holder is a dict, a list or a tuple, and all around it too: what modules hold beside arrays is configuration."""
+    plain = isinstance(holder.value, Mapping | list | tuple)
+    return plain and (holder.outer is None or _is_plain(holder.outer))
 
 
 def _attributes(value: Any) -> Iterator[tuple[Any, Any, Any]]:

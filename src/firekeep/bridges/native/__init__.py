@@ -8,25 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 from firekeep.bridges._protocol import Filling
 from firekeep.entry import TensorEntry
-from firekeep.slots import Outline
+from firekeep.slots import Constants, Outline
 
 if TYPE_CHECKING:
     from firekeep.module import Module, Param, Variant
 
     Tree = Module | Param | Variant | list[Any] | tuple[Any, ...]
 
-__all__ = ["entries", "fill", "name", "outline", "owns"]
+__all__ = ["constants", "entries", "fill", "name", "outline", "owns"]
 
 name = "native"
 
 
-def owns(obj: object) -> bool:
-    """Take modules, variants and parameters, and lists and tuples with such in them."""
+_DEEPEST = 256
+
+
+def owns(obj: object, depth: int = 0) -> bool:
+    """Take modules, variants and parameters, and lists and tuples with such in them; ones too deep are refused as any other tree."""
     module: Any = sys.modules.get("firekeep.module")  # who has a part of a tree has it imported
     if module is None:
         return False
     if isinstance(obj, list | tuple):
-        return any(map(owns, obj))
+        return depth < _DEEPEST and any(owns(element, depth + 1) for element in obj)
     return isinstance(obj, module.Module | module.Param | module.Variant)
 
 
@@ -42,6 +45,13 @@ def entries(obj: Tree) -> list[TensorEntry]:
     from firekeep.bridges.native import _describe
 
     return _describe.entries(obj)
+
+
+def constants(obj: Tree) -> list[Constants]:
+    """Tell what the parts of the object compute with beside their tensors; see `Bridge.constants`."""
+    from firekeep.bridges.native import _constants
+
+    return _constants.constants(obj)
 
 
 def fill(obj: Tree, fillings: Sequence[Filling], done: list[str]) -> None:

@@ -16,9 +16,9 @@ from firekeep.bridges.plain._leaves import Faulty, describe_faulty, describe_lea
 from firekeep.bridges.plain._walk import Place, Tree
 from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import UnsupportedError
-from firekeep.slots import Outline, Slot
+from firekeep.slots import Constants, Outline, Slot
 
-__all__ = ["entries", "fill", "filled", "name", "outline", "outline_anew", "owns"]
+__all__ = ["constants", "entries", "fill", "filled", "name", "outline", "outline_anew", "owns"]
 
 name = "plain"
 
@@ -78,6 +78,11 @@ def entries(obj: Any) -> list[TensorEntry]:
     faults: dict[str, Faulty] = {}
     described = _describe(tree, faults)
     return [described[path] if path in described else faulty_entry(path, faults[path]) for path in tree.places]
+
+
+def constants(_obj: Any) -> list[Constants]:
+    """Tell nothing: a tree of arrays computes nothing."""
+    return []
 
 
 def fill(obj: Any, fillings: Sequence[Filling], done: list[str]) -> None:

@@ -11,7 +11,7 @@ from firekeep.bridges._protocol import Filling
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
 from firekeep.ids import ParamId
-from firekeep.slots import Outline
+from firekeep.slots import Constants, Outline
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "cast",
     "changes_in_place",
+    "constants",
     "cuda_devices",
     "describe_optimizer",
     "entries",
@@ -71,6 +72,13 @@ def entries(obj: nn.Module) -> list[TensorEntry]:
     from firekeep.bridges.torch import _describe
 
     return _describe.entries(obj)
+
+
+def constants(obj: nn.Module) -> list[Constants]:
+    """Tell what the parts of the object compute with beside their tensors; see `Bridge.constants`."""
+    from firekeep.bridges.torch import _constants
+
+    return _constants.constants(obj)
 
 
 def fill(obj: nn.Module, fillings: Sequence[Filling], done: list[str]) -> None:
@@ -210,6 +218,13 @@ def tensor_of(entry: TensorEntry) -> Tensor:
     from firekeep.bridges.torch import _rng
 
     return _rng.tensor_of(entry)
+
+
+def frozen(obj: nn.Module) -> list[str]:
+    """List the parameters that take no gradient, by the names of slots."""
+    from firekeep.bridges.torch import _extra_state
+
+    return _extra_state.frozen(obj)
 
 
 def extra_state(obj: nn.Module) -> dict[str, Any]:

@@ -31,7 +31,13 @@ def outline(root: nn.Module) -> Outline:
     with collector_paused():
         first = first_names(found.places)
         slots = tuple(_slot(place, first.get(place.path)) for place in found.places)
-    return Outline(slots, convention="torch", layers=tuple(found.layers), modules=frozenset(found.modules))
+    return Outline(
+        slots,
+        convention="torch",
+        layers=tuple(found.layers),
+        modules=frozenset(found.modules),
+        valueless=tuple(found.valueless),
+    )
 
 
 def entries(root: nn.Module) -> list[TensorEntry]:

@@ -1,4 +1,4 @@
-"""What modules keep of their own that is no tensor: `get_extra_state` and `set_extra_state`."""
+"""What modules keep that is no tensor: `get_extra_state` and `set_extra_state`, and which parameters take no gradient."""
 
 from __future__ import annotations
 
@@ -22,10 +22,22 @@ def set_extra_state(root: nn.Module, states: Mapping[str, Any]) -> None:
             module.set_extra_state(states[path])
 
 
+def frozen(root: nn.Module) -> list[str]:
+    """List the parameters that take no gradient; see the door."""
+    return [_bare(path) for path, value in _inside(root).named_parameters() if not value.requires_grad]
+
+
+def _inside(root: nn.Module) -> nn.Module:
+    return root.module if isinstance(root, nn.DataParallel | nn.parallel.DistributedDataParallel) else root
+
+
+def _bare(path: str) -> str:
+    return ".".join(name for name in path.split(".") if name not in _AROUND)
+
+
 def _keepers(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    inside = root.module if isinstance(root, nn.DataParallel | nn.parallel.DistributedDataParallel) else root
-    for path, module in inside.named_modules():
+    for path, module in _inside(root).named_modules():
         own = type(module)
         takes = own.set_extra_state is not nn.Module.set_extra_state
         if takes and own.get_extra_state is not nn.Module.get_extra_state:
-            yield ".".join(name for name in path.split(".") if name not in _AROUND), module
+            yield _bare(path), module

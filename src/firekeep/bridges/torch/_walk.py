@@ -11,8 +11,13 @@ import torch
 from torch import nn
 
 from firekeep.bridges.torch._layers import PARENTS, class_of, facts_of, is_list, is_packed, kind_of, label_of
+from firekeep.errors import LimitError, UnsupportedError
 from firekeep.garbage import collector_paused
 from firekeep.slots import Layer
+from firekeep.wording import quote
+
+_DEEPEST = 500
+"""Levels of modules in one another; what reads a model goes down them, and Python itself has an end."""
 
 # Modules that only stand around another one: where they are defined, their class, and what they call the one inside.
 _WRAPPERS = (
@@ -42,17 +47,21 @@ class Place:
 
 @dataclass(slots=True)
 class Walk:
-    """All places of a model, its layers of known kinds, and the paths of all its parts."""
+    """All places of a model, its layers of known kinds, the paths of all its parts, and what no file can give values."""
 
     places: list[Place] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
     modules: set[str] = field(default_factory=set)
+    valueless: list[str] = field(default_factory=list)
+    parts: list[tuple[str, nn.Module]] = field(default_factory=list)
+    """All parts with their paths, the model itself as the first."""
 
 
 def walk(root: nn.Module) -> Walk:
     """Walk a model as its state dict does, through the wrappers of `torch.compile` and data parallelism, whose names are left out.
 
-    Buffers that are not persistent are no places, nor is the extra state of modules, which is no tensor.
+    Buffers that are not persistent are no places, and those of them on the meta device are `valueless`. The extra state of modules,
+    which is no tensor, is no place either.
     """
     walker = _Walker()
     with collector_paused():
@@ -73,6 +82,7 @@ class _Walker:
     def __init__(self) -> None:
         self.found = Walk()
         self._classes: dict[type, _Class] = {}
+        self._around: set[int] = set()
         self._wrappers = [
             (getattr(sys.modules[place], name), inner)
             for place, name, inner in _WRAPPERS
@@ -89,6 +99,9 @@ class _Walker:
     ) -> None:
         """Add the places of a module, then those of its children. `around` is the layer whose own tensors these are."""
         module = self._unwrap(module)
+        self._refuse_endless(module, path, len(containers))
+        self._around.add(id(module))
+        self.found.parts.append((path, module))
         known = self._class(module)
         layer = around
         if known.kind is not None:
@@ -100,6 +113,7 @@ class _Walker:
         inside = (*containers, f"Struct:{known.label}")
         if is_packed(module):
             self.found.places.append(Place(f"{prefix}weight", module, "weight", None, layer, inside))
+            self._around.discard(id(module))
             return
         listed = (*containers, "Vec") if known.is_list else inside
         passed = around if known.kind is None else None
@@ -107,12 +121,27 @@ class _Walker:
         for name, value, is_parameter in _tensors(module):
             owner = listed if name.isdecimal() else inside
             places.append(Place(prefix + name, module, name, value, layer, owner, is_parameter=is_parameter))
+        self.found.valueless += (prefix + name for name in _valueless(module))
         for name, child in _children(module):
             below = prefix + name
             self.found.modules.add(below)
             # A list of parametrizations belongs to the layer it parametrizes; any other child is a layer of its own, or of none.
             belongs = layer if name == "parametrizations" else passed
             self.visit(child, below, listed if name.isdecimal() else inside, parent, belongs)
+        self._around.discard(id(module))
+
+    def _refuse_endless(self, module: nn.Module, path: str, depth: int) -> None:
+        if id(module) in self._around:
+            raise UnsupportedError(
+                f"the {type(module).__name__} at {quote(path)} contains itself: its tensors would have no end of names",
+                remedy="Keep that reference where torch does not take it for a part: in a list or tuple.",
+            )
+        if depth >= _DEEPEST:
+            raise LimitError(
+                f"the modules lie deeper than {_DEEPEST} levels in one another, at {quote(path)}",
+                limit=_DEEPEST,
+                actual=_DEEPEST + 1,
+            )
 
     def _unwrap(self, module: nn.Module) -> nn.Module:
         while True:
@@ -141,6 +170,15 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
     for name, buffer in module._buffers.items():  # noqa: SLF001
         if buffer is not None and name not in fleeting:
             yield name, buffer, False
+
+
+def _valueless(module: nn.Module) -> list[str]:
+    """Give the buffers of a module on the meta device that no state dict holds."""
+    fleeting = getattr(module, "_non_persistent_buffers_set", ())
+    if not fleeting:
+        return []
+    found = ((name, module._buffers.get(name)) for name in sorted(fleeting))  # noqa: SLF001
+    return [name for name, buffer in found if buffer is not None and buffer.is_meta]
 
 
 def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:

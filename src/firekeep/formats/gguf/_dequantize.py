@@ -26,7 +26,8 @@ def dequantize(dtype: DType, data: memoryview, *, name: str) -> memoryview:
 
     blocks = np.frombuffer(data, np.uint8).reshape(-1, dtype.nbytes((dtype.block or (1, 1))[:1]))
     try:
-        values = quants.dequantize(blocks, GGMLQuantizationType(CODES[dtype.name]))
+        with np.errstate(all="ignore"):  # a scale that is infinite or NaN makes values that are, and nothing else
+            values = quants.dequantize(blocks, GGMLQuantizationType(CODES[dtype.name]))
     except (NotImplementedError, ValueError):
         raise UnsupportedError(f"the package gguf does not compute {dtype.name}", tensor=name) from None
     return np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8).data

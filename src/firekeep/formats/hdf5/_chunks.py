@@ -61,7 +61,8 @@ def read_filters(file: Hdf5, message: Message) -> tuple[Step, ...] | str:
         if version == 1 and values % 2:
             fields.skip(4)
         if code not in (_DEFLATE, _SHUFFLE, _CHECKSUM):
-            return f"it is packed with {_NAMES.get(code, f'filter {code}')}, which is not read (flags {flags})"
+            packer = _NAMES.get(code, f"filter {code}")
+            return f"it is packed with {packer}, which is not read (flags {flags}): write it with h5py and compression='gzip', or none"
         steps.append(Step(code, given[0] if given else 0))
     return tuple(steps)
 

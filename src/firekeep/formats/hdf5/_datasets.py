@@ -29,6 +29,10 @@ from firekeep.formats.hdf5._types import Type, read_space, read_texts, read_type
 
 _COMPACT, _CONTIGUOUS, _CHUNKED = 0, 1, 2
 _ELSEWHERE = "its elements are in other files, which are not opened"
+_NEWER = (
+    "its chunks are kept in a way of newer files (libver='latest'): "
+    "write it again with h5py.File(..., libver='earliest'), or unchunked"
+)
 _OPAQUE = 5
 _MOST_TEXTS = 100_000
 
@@ -100,7 +104,7 @@ def _locate(file: Hdf5, messages: Messages, dtype: DType, shape: tuple[int, ...]
         return _contiguous(file, messages, fields, dtype, nbytes)
     if kind == _CHUNKED and version == 3:
         return _chunked(file, messages, fields, dtype, shape)
-    return "its chunks are kept in a way of newer files (libver='latest')" if kind == _CHUNKED else _ELSEWHERE
+    return _NEWER if kind == _CHUNKED else _ELSEWHERE
 
 
 def _contiguous(file: Hdf5, messages: Messages, fields: Fields, dtype: DType, nbytes: int) -> tuple[Blob, int | None]:

@@ -23,6 +23,8 @@ _OTHERS = {
     2: "times", 4: "bit fields", 5: "bytes without a type", 6: "records (a compound type)", 7: "references",
     9: "lists of any length", 10: "arrays within elements", 11: "complex numbers",
 }  # fmt: skip
+_COMPLEX = (6, 11)
+"""Classes that hold complex numbers: h5py writes them as records of two floats."""
 _FIXED, _FLOAT, _TEXT, _OPAQUE, _ENUM, _LISTS = 0, 1, 3, 5, 8, 9
 _MOST_AXES = 32
 
@@ -41,7 +43,12 @@ class Type(NamedTuple):
 def read_type(file: Hdf5, message: Message) -> Type:
     """Read a datatype message."""
     if message.is_shared:
-        return Type(-1, 0, None, "its type is kept in another object of the file (a committed datatype)")
+        return Type(
+            -1,
+            0,
+            None,
+            "its type is kept in another object of the file (a committed datatype): write it with h5py's create_dataset(name, data=...)",
+        )
     return _read(Fields(file, message.data))
 
 
@@ -58,7 +65,8 @@ def _read(fields: Fields) -> Type:
         return Type(kind, size, None, "its elements are text, not numbers", is_text=True)
     if kind not in _OTHERS:
         raise MetadataError(f"a datatype is of class {kind}, which HDF5 does not have")
-    return Type(kind, size, None, f"its elements are {_OTHERS[kind]}, not numbers")
+    remedy = ": write the parts of complex numbers as two datasets, .real and .imag" if kind in _COMPLEX else ""
+    return Type(kind, size, None, f"its elements are {_OTHERS[kind]}, not numbers{remedy}")
 
 
 def _integer(fields: Fields, bits: int, size: int) -> Type:

@@ -21,7 +21,7 @@ _WASTE_WORTH_A_NOTE = 1024
 
 def assemble(found: Found, options: OpenOptions) -> Container:
     """Name the tensors of what was found, or of the part that `top_level_key` asks for."""
-    root = found.root if options.top_level_key is None else select(found.root, options.top_level_key)
+    root = select(found.root, options.top_level_key) if options.top_level_key else found.root
     rebuilder = Rebuilder(found.storages, options.limits)
     flattener = Flattener(rebuilder, options.limits, found.classes)
     flattener.run(root)
@@ -78,6 +78,8 @@ def _notes(found: Found, rebuilder: Rebuilder, flattener: Flattener) -> Iterator
     if lost:
         told = _listing([f"{entry.name!r}: {entry.problem}" for entry in lost])
         yield f"{_count(len(lost), 'tensor')} cannot be given: {told}"
+    if flattener.compiled:
+        yield "torch.compile's own module is left out of the names: they are those of the model in it"
     if (hidden := flattener.hidden) == 1:
         yield "1 tensor is a plain attribute of a module, no part of its state dict, and not listed"
     elif hidden:

@@ -21,6 +21,7 @@ from firekeep.formats.pytorch._modules import (
     module_tensors,
     script_tensors,
     state_parts,
+    without_compile,
 )
 from firekeep.formats.pytorch._rebuild import Rebuilder
 from firekeep.formats.pytorch._tensors import RawTensor, Tensor
@@ -49,7 +50,7 @@ class Flattener:
 
     `state_metadata` is what state dicts say of their modules (`_metadata`), by the module's path. `modules` are those of whole models
     by path, each before the ones inside it. `hidden` counts tensors that are plain attributes of a module, which `state_dict()`
-    leaves out too.
+    leaves out too, `compiled` the models of `torch.compile`, whose names are those of the models inside.
     """
 
     def __init__(self, rebuilder: Rebuilder, limits: Limits, classes: ScriptClasses | None = None) -> None:
@@ -58,6 +59,7 @@ class Flattener:
         self.state_metadata: dict[str, Any] = {}
         self.modules: dict[str, Call] = {}
         self.hidden = 0
+        self.compiled = 0
         self._rebuilder = rebuilder
         self._limits = limits
         self._classes = classes
@@ -77,7 +79,7 @@ class Flattener:
         """
         if type(root) in _LEAVES:
             return
-        self._walk((root, "", _PLAIN), top=True)
+        self._walk((self._uncompiled(root), "", _PLAIN), top=True)
         while self._later:
             child = self._later.popleft()
             self._walk(child, top=child[1] == "")
@@ -184,12 +186,19 @@ class Flattener:
         for key, value in items:
             if type(value) in _LEAVES:
                 continue
+            value = self._uncompiled(value)
             text = prefix + (key if type(key) is str else key_name(key))
             self._spelled += len(text) * weight
             if self._spelled > self._limits.text_bytes:
                 what = f"bytes of names, where those below an object that is met again count double, and so on up to {_HEAVIEST} times"
                 self._refuse("text_bytes", self._limits.text_bytes, self._spelled, what)
             yield value, text, mode
+
+    def _uncompiled(self, value: Any) -> Any:
+        if type(value) is not Call or (inner := without_compile(value)) is value:
+            return value
+        self.compiled += 1
+        return inner
 
     def _object(self, call: Call, name: str, mode: int, *, top: bool) -> Iterator[Child]:
         if mode == _ATTRIBUTE and self._is_foreign(call):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from firekeep.formats.pytorch._inert import Call, Global
-from firekeep.formats.pytorch._modules import is_scripted, module_state
+from firekeep.formats.pytorch._modules import is_scripted, module_state, without_compile
 from firekeep.slots import Layer, recurrent_facts
 
 _MANGLED = re.compile(r"\.___torch_mangle_\d+")
@@ -97,7 +97,8 @@ def _children_of(call: Call) -> Iterator[str]:
     """Give the names of the modules in a module: one without tensors that is used twice was walked once."""
     state = module_state(call)
     inside = call.state if state is None else state["_modules"]
-    for name, value in inside.items():
+    for name, held in inside.items():
+        value = without_compile(held)
         if type(name) is str and type(value) is Call and (module_state(value) is not None or is_scripted(value)):
             yield name
 

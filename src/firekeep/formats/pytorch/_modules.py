@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from firekeep.formats.pytorch._inert import Call, Global, InertSet
 
 _TABLES = ("_parameters", "_buffers", "_modules")
+_MOST_WRAPPED = 16
+"""How often one model is compiled within another, at most: objects of a pickle may hold each other."""
 _NEVER_WALKED = frozenset((*_TABLES, "_non_persistent_buffers_set", "training", "_backend"))
 
 
@@ -22,6 +24,31 @@ class ScriptClasses(Protocol):
     def describe(self, cls: Global) -> tuple[tuple[str, ...], tuple[str, ...] | None] | None:
         """Give the parameters and buffers of a module's class (None for buffers not told), or None for another class."""
         ...
+
+
+_COMPILED = ("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod")
+
+
+def without_compile(value: Any) -> Any:
+    """Give the model that `torch.compile` has put into a module of its own, and anything else as it is.
+
+    That module's `state_dict()` calls the model `_orig_mod`, its pickle keeps it as an argument of its class, an older one among the
+    module's children.
+    """
+    place, name, child = _COMPILED
+    for _ in range(_MOST_WRAPPED):
+        if (
+            type(value) is not Call
+            or type(value.func) is not Global
+            or (value.func.module, value.func.name) != (place, name)
+        ):
+            break
+        state = module_state(value)
+        inner = state["_modules"].get(child) if state is not None else next(iter(value.args), None)
+        if type(inner) is not Call:
+            break
+        value = inner
+    return value
 
 
 def state_parts(state: Any) -> Iterator[dict[Any, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 from firekeep.errors import TensorNotFoundError
 from firekeep.formats.pytorch._flatten import key_name
 from firekeep.formats.pytorch._inert import Call, Global, InertDict, InertSet
-from firekeep.formats.pytorch._modules import is_scripted, module_state, module_tensors, state_parts
+from firekeep.formats.pytorch._modules import is_scripted, module_state, module_tensors, state_parts, without_compile
 from firekeep.formats.pytorch._rebuild import Rebuilder
 
 _DEEPEST = 64
@@ -81,6 +81,11 @@ def _furthest(node: Any, key: str) -> tuple[Any, str]:
 
 def _branches(node: Any) -> Iterator[tuple[str, Any]]:
     """Give what lies directly under an object, by name."""
+    for name, value in _held(without_compile(node)):
+        yield name, without_compile(value)
+
+
+def _held(node: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(node, dict):
         yield from ((key_name(key), value) for key, value in node.items())
     elif type(node) in (list, tuple):
@@ -123,6 +128,7 @@ class ModelFinder:
 
     def find(self, root: Any) -> dict[str, int]:
         """Map dotted paths to numbers of tensors; nothing when the root itself is the model, or when there is none."""
+        root = without_compile(root)
         if isinstance(root, dict) and all(map(self._rebuilder.is_tensor, root.values())):
             return {}
         if self._weigh(root, 0)[0] == 0 or self._is_model(root):

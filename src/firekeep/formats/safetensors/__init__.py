@@ -67,13 +67,17 @@ def plan(contents: Contents, limits: Limits, *, empty_metadata: bool = False) ->
     return _write.plan(contents, limits, empty_metadata=empty_metadata)
 
 
-def plan_shards(contents: Contents, *, max_shard_bytes: int, limits: Limits, stem: str = "model") -> ShardedPlan:
+def plan_shards(
+    contents: Contents, *, max_shard_bytes: int, limits: Limits, stem: str = "model", empty_metadata: bool = False
+) -> ShardedPlan:
     """Plan a set as Hugging Face's tools write it: `model-00001-of-00002.safetensors` ..., `model.safetensors.index.json`.
 
     Tensors keep the order given and fill one shard after another up to `max_shard_bytes` of data (headers not counted); a tensor
-    larger than that has a shard of its own. Every shard has the metadata; a tie is recorded beside the tensor that was kept.
-    Raises as `plan` does.
+    larger than that has a shard of its own. Every shard has the metadata, an empty one with `empty_metadata`; a tie is recorded beside
+    the tensor that was kept. Raises as `plan` does.
     """
     from firekeep.formats.safetensors import _split
 
-    return _split.plan_shards(contents, max_shard_bytes=max_shard_bytes, limits=limits, stem=stem)
+    return _split.plan_shards(
+        contents, max_shard_bytes=max_shard_bytes, limits=limits, stem=stem, empty_metadata=empty_metadata
+    )

@@ -7,9 +7,11 @@ whatever it cannot prove, valid or not, is None and goes to the parser in `_head
 
 from __future__ import annotations
 
+import operator
 import re
 import sys
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from firekeep.dtypes import BY_SAFETENSORS
@@ -24,12 +26,15 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Words = NDArray[np.uint64]
+    Flags = NDArray[np.bool_]
 else:
     np = sys.modules["numpy"]  # this module is for processes that have it already: see `_read`
 
-_BLOCK = 1 << 19
+_BLOCK = 1 << 20
+_PIECE = 1 << 16
 _LONGEST_NAME = 512
 _LONGEST_SHAPE = 64
+_LONGEST_CODE = 9
 _MOST_BYTES = 10**16
 _PREFIX = f'{{"{METADATA}":'.encode()
 _SHAPE = re.compile(rb"(?:(?:0|[1-9]\d{0,17})(?:,(?:0|[1-9]\d{0,17}))*)?")
@@ -55,11 +60,13 @@ class _Block:
 
     def names(self, raw: bytes) -> list[str]:
         """Give the names; every byte before them is a character of its own where the header is ASCII."""
-        starts, ends = self.name_starts.tolist(), self.name_ends.tolist()
         if not raw.isascii():
-            return [raw[start:end].decode() for start, end in zip(starts, ends, strict=True)]
-        low, text = starts[0], raw[starts[0] : ends[-1]].decode("ascii")
-        return [text[start - low : end - low] for start, end in zip(starts, ends, strict=True)]
+            spans = zip(self.name_starts.tolist(), self.name_ends.tolist(), strict=True)
+            return [raw[start:end].decode() for start, end in spans]
+        low = int(self.name_starts[0])
+        text = raw[low : int(self.name_ends[-1])].decode("ascii")
+        spans_of_text = map(slice, (self.name_starts - low).tolist(), (self.name_ends - low).tolist())
+        return list(map(operator.getitem, repeat(text), spans_of_text))
 
 
 class PackedTable:
@@ -115,8 +122,7 @@ def scan(raw: bytes) -> tuple[PackedTable, dict[str, str] | None] | None:
             names.append(proof.mixed_names())
             place, data_end = proof.stop, int(blocks[-1].ends[-1])
             _require(raw[place - 3 : place + 1] == b']},"' or place == end + 2)
-        mixed = np.sort(np.concatenate(names))
-        _require(not (mixed[1:] == mixed[:-1]).any())
+        _require(_all_differ(np.concatenate(names)))
     except (_OtherFormError, IndexError):  # an index beyond the end: a part of a row where no row is
         return None
     return PackedTable(raw, blocks), metadata
@@ -163,7 +169,7 @@ class _Proof:
 
     def __init__(self, raw: bytes, start: int, stop: int, data_begin: int) -> None:
         text = np.frombuffer(raw, np.uint8)[start:stop]
-        marks = np.flatnonzero((text == ord("{")) | (text == ord("]")))
+        marks, quotes = _find_marks(text)
         rows = marks.size // 3
         _require(rows)
         braces, shape_ends, offset_ends = np.ascontiguousarray((marks[: 3 * rows] + start).reshape(rows, 3).T)
@@ -174,8 +180,9 @@ class _Proof:
         self.offset_ends: Ints = offset_ends
         self.stop = int(offset_ends[-1]) + len("]},")
         text = text[: self.stop - start]
-        _require(text.min() >= 0x20 and np.count_nonzero(text == ord('"')) == 10 * rows)
+        _require(text.min() >= 0x20 and quotes - raw.count(b'"', self.stop, stop) == 10 * rows)
         self.words: Words = np.ndarray((len(raw) - 7,), "<u8", buffer=raw, strides=(1,))
+        self.spans = np.ndarray((len(raw) - 31,), "V32", buffer=raw, strides=(1,))
         self.name_starts = np.concatenate(([start + 1], offset_ends[:-1] + len(']},"')))
         self.name_ends = braces - len('":')
         self.name_lengths = self.name_ends - self.name_starts
@@ -203,34 +210,31 @@ class _Proof:
         _require(longest <= _LONGEST_NAME)
         return _mix([self.name_lengths.astype(np.uint64), *self._parts(self.name_starts, self.name_lengths, longest)])
 
-    def _require_at(self, places: Ints, text: bytes) -> None:
-        _require((self.words[places] == _word(text)).all())
-
     def _compare_fixed_text(self) -> None:
         _require(self.name_lengths.min() >= 0)
         _require(((self.words[self.offset_ends[:-1]] & _HEADS[4]) == _word(b']},"')).all())
-        self._require_at(self.braces - 2, b'":{"dtyp')
-        self._require_at(self.braces + 2, b'dtype":"')
-        self._require_at(self.shape_ends, b'],"data_')
-        self._require_at(self.shape_ends + 8, b'offsets"')
-        self._require_at(self.shape_ends + 10, b'fsets":[')
+        # From a word before it, so as not to reach beyond the end of the shortest header.
+        _require(_begin_with(self._spans(self.shape_ends - 8)[:, 1:], b'],"data_offsets":[').all())
+
+    def _spans(self, places: Ints) -> Words:
+        """Give the 32 bytes from each place on as words, which takes as long as one word does."""
+        return self.spans[places].view("<u8").reshape(-1, 4)
 
     def _read_dtypes(self) -> tuple[list[str], Ints, Ints]:
-        """Read the dtypes, one distinct code after another; give also where each shape's text starts."""
-        places = self.braces + len('{"dtype":"')
-        found = self.words[places]
-        code_of: Ints = np.full(len(places), -1)
+        """Read the dtypes, one distinct code after another, with the text around them; give also where each shape's text starts."""
+        found = self._spans(self.braces - len('":'))
+        code_of: Ints = np.full(len(found), -1)
         codes: list[str] = []
         while code_of[row := int(code_of.argmin())] < 0:
-            start = int(places[row])
+            start = int(self.braces[row]) + len('{"dtype":"')
             code = self.raw[start : self.raw.find(b'"', start)]
-            _require(len(code) < 8 and code.decode("utf-8", "replace") in BY_SAFETENSORS)
-            code_of[(found & _HEADS[len(code) + 1]) == _word(code + b'"')] = len(codes)
+            _require(len(code) <= _LONGEST_CODE and code.decode("utf-8", "replace") in BY_SAFETENSORS)
+            alike = _begin_with(found, b'":{"dtype":"' + code + b'","shape":[')
+            _require(alike[row])
+            code_of[alike] = len(codes)
             codes.append(code.decode())
-        stops = places + np.array([len(code) for code in codes])[code_of]
-        self._require_at(stops, b'","shape')
-        self._require_at(stops + 3, b'shape":[')
-        return codes, code_of, stops + len('","shape":[')
+        before = np.array([len('{"dtype":"' + code + '","shape":[') for code in codes])
+        return codes, code_of, self.braces + before[code_of]
 
     def _read_shapes(self, codes: list[str], code_of: Ints, starts: Ints) -> tuple[list[Form], Ints]:
         """Read each distinct pair of dtype and shape once; give these forms, and which row has which."""
@@ -286,6 +290,46 @@ def _eight_digits(text: Words, kept: Words) -> Words:
     pairs = (digits * np.uint64(10) + (digits >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
     fours = (pairs * np.uint64(100) + (pairs >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
     return (fours * np.uint64(10_000) + (fours >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
+
+
+def _find_marks(text: NDArray[np.uint8]) -> tuple[Ints, int]:
+    """Give where braces open and brackets close, and how many quotes there are.
+
+    It goes piece by piece, through the same memory: new memory takes longer to come by than all that is done in it here.
+    """
+    found, quotes = [], 0
+    flags, more = np.empty((2, _PIECE), np.bool_)
+    for begin in range(0, len(text), _PIECE):
+        piece = text[begin : begin + _PIECE]
+        here, also = flags[: len(piece)], more[: len(piece)]
+        np.equal(piece, ord('"'), out=here)
+        quotes += int(np.count_nonzero(here))
+        np.equal(piece, ord("{"), out=here)
+        np.logical_or(here, np.equal(piece, ord("]"), out=also), out=here)
+        found.append(np.flatnonzero(here) + begin)
+    return np.concatenate(found), quotes
+
+
+def _begin_with(found: Words, text: bytes) -> Flags:
+    """Say which rows of words begin with a text."""
+    alike: Flags = np.ones(len(found), np.bool_)
+    for done in range(0, len(text), 8):
+        part, word = text[done : done + 8], found[:, done // 8]
+        alike &= (word if len(part) == 8 else word & _HEADS[len(part)]) == _word(part)
+    return alike
+
+
+def _all_differ(mixed: Words) -> bool:
+    """Say whether no hash comes twice: each is put into a table, and compared with what took its place there."""
+    bits = (4 * len(mixed)).bit_length()
+    places = (mixed >> np.uint64(64 - bits)).astype(np.int64)
+    own = np.arange(len(mixed), dtype=np.int32)
+    table = np.empty(1 << bits, np.int32)
+    table[places] = own
+    held = table[places]
+    lost = np.flatnonzero(held != own)
+    rest = np.sort(mixed[lost])
+    return not ((mixed[lost] == mixed[held[lost]]).any() or (rest[1:] == rest[:-1]).any())
 
 
 def _mix(parts: list[Words]) -> Words:

@@ -17,6 +17,8 @@ from firekeep.garbage import collector_paused
 from firekeep.limits import Limits
 
 _QUICK_BYTES = 44 << 10
+_WORTH_NUMPY = 8 << 20
+"""A header so long takes longer to parse, and far more memory, than NumPy takes to import."""
 
 
 def open_container(source: Source, options: OpenOptions) -> Container:
@@ -47,8 +49,10 @@ def open_container(source: Source, options: OpenOptions) -> Container:
 
 
 def _read_table(raw: bytes, limits: Limits) -> tuple[Table, dict[str, str] | None]:
-    # Importing NumPy takes longer than parsing a large header: the quick way is for those who have it already.
-    if len(raw) >= _QUICK_BYTES and "numpy" in sys.modules:
+    # Importing NumPy takes longer than parsing most headers: the quick way is for those who have it already, and for giants.
+    if len(raw) >= _WORTH_NUMPY or (len(raw) >= _QUICK_BYTES and "numpy" in sys.modules):
+        import numpy  # noqa: F401, ICN001 - the scan is written for processes that have it
+
         from firekeep.formats.safetensors._canonical import scan
 
         refuse_flood(raw, "the header")

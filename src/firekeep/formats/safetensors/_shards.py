@@ -22,6 +22,8 @@ SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 _OTHER_SUFFIXES = (".bin", ".bpk", ".ckpt", ".gguf", ".h5", ".keras", ".msgpack", ".npz", ".onnx", ".pt", ".pth")
 _TORCH_SUFFIXES = (".bin", ".ckpt", ".pt", ".pth")
+_ORBAX = ("_CHECKPOINT_METADATA", "manifest.ocdbt")
+"""Files of which one lies in each directory that Orbax writes."""
 _STEP = re.compile(r"step-[0-9]{8,19}")
 """A folder that a CheckpointManager has made."""
 
@@ -62,12 +64,23 @@ def _refuse_directory(place: Path, names: list[str], several: list[str]) -> Wron
             path=place,
             remedy=f"Open a file of a step, such as {steps[-1]}/model.bpk; `firekeep checkpoints` lists the steps.",
         )
+    if _is_orbax(place) or any(_is_orbax(one) for one in place.iterdir()):
+        return WrongFormatError(
+            "the directory holds checkpoints of Orbax, arrays in pieces that firekeep does not read",
+            kind="directory",
+            path=place,
+            remedy="Restore one with orbax.checkpoint, and save it with firekeep.save or as a TrainingState.",
+        )
     return WrongFormatError(
         f"the directory holds no safetensors file and no {INDEX_SUFFIX.removeprefix('.')}",
         kind="directory",
         path=place,
         remedy="Open a file by its path.",
     )
+
+
+def _is_orbax(place: Path) -> bool:
+    return any((place / name).is_file() for name in _ORBAX)
 
 
 def open_index(place: Path, options: OpenOptions) -> tuple[Container, Source] | None:

@@ -28,7 +28,9 @@ class ShardedPlan:
     index: bytes | None
 
 
-def plan_shards(contents: Contents, *, max_shard_bytes: int, limits: Limits, stem: str = "model") -> ShardedPlan:
+def plan_shards(
+    contents: Contents, *, max_shard_bytes: int, limits: Limits, stem: str = "model", empty_metadata: bool = False
+) -> ShardedPlan:
     """Plan a set; see the package's `plan_shards`."""
     if max_shard_bytes < 1:
         raise RuleError(f"a shard cannot have at most {max_shard_bytes} bytes")
@@ -42,7 +44,7 @@ def plan_shards(contents: Contents, *, max_shard_bytes: int, limits: Limits, ste
         for name, shard in zip(names, shards, strict=True):
             here = {name for name, _, _, _ in shard}
             merged = record_ties({dropped: kept for dropped, kept in ties.items() if kept in here}, metadata)
-            files[name] = lay_out(shard, merged or None, limits)
+            files[name] = lay_out(shard, merged if merged or empty_metadata else None, limits)
     index = _render_index(names, shards) if len(shards) > 1 else None
     return ShardedPlan(files=files, index_name=f"{stem}.safetensors.index.json", index=index)
 

@@ -65,16 +65,19 @@ def join_shards(index: Index, shards: list[Shard], missing: list[str]) -> Contai
         note = None
         _require_listed(index, shards, homes)
     warnings = [*([note] if note else []), *_compare(index, shards, homes)]
+    metadata = _join_metadata(shards)
+    empty = any(shard.container.details["metadata"] == "empty" for shard in shards)
     return Container(
         format="safetensors",
         variant="sharded",
         entries=JoinedEntries(shards, homes),
-        metadata=_join_metadata(shards),
+        metadata=metadata,
         notes=(*warnings, *(f"{shard.name}: {text}" for shard in shards for text in shard.container.notes)),
         details={
             "shards": [shard.name for shard in shards],
             "header_bytes": sum(shard.container.details["header_bytes"] for shard in shards),
             "file_bytes": sum(shard.container.details["file_bytes"] for shard in shards),
+            "metadata": "present" if metadata else "empty" if empty else "absent",
             "index_metadata": index.metadata,
         },
         ties={

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from firekeep.rules.layout._forms import SAME, Form, column, depthwise, in_groups, permuting
-from firekeep.rules.layout._row import Facts, Field, Row
-from firekeep.slots import Convention
+from firekeep.rules.layout._row import SIDES, Facts, Field, Row
+from firekeep.slots import Convention, Layer
+
+GROUPLESS: frozenset[Convention] = frozenset(("flax", "linen", "keras"))
+"""Conventions whose transposed convolutions have no groups."""
 
 _NO_GROUPS = "{side}'s ConvTranspose has no groups"
 
@@ -18,8 +23,7 @@ def conv(kind: str, facts: Facts) -> Row:
     transposed = kind.startswith("conv_transpose")
     refused: dict[Convention, str] = {}
     if transposed and groups > 1:
-        jax: tuple[tuple[Convention, str], ...] = (("flax", "Flax NNX"), ("linen", "Flax Linen"), ("keras", "Keras"))
-        refused = {side: _NO_GROUPS.format(side=name) for side, name in jax}
+        refused = {side: _NO_GROUPS.format(side=SIDES[side]) for side in GROUPLESS}
     forms = _transposed(dims, groups, facts) if transposed else _straight(dims, facts)
     names: dict[Convention, str] = {"torch": "weight", "burn": "weight", "equinox": "weight"}
     fields: dict[Convention, tuple[Field, ...]] = {
@@ -30,6 +34,14 @@ def conv(kind: str, facts: Facts) -> Row:
         for side, form in forms.items()
     }
     return Row(kind=kind, fields=fields, refused=refused)
+
+
+def groups_told(layer: Layer, wanted: Sequence[int], found: Sequence[int]) -> int:
+    """Say in how many groups a kernel is that another one is wanted for, by their shapes in PyTorch's way; 1 where that is not it."""
+    if not layer.kind.startswith("conv_transpose") or len(wanted) < 3 or not found[1:2] or not found[1]:
+        return 1
+    alike = (*wanted[:1], *wanted[2:]) == (*found[:1], *found[2:])
+    return wanted[1] // found[1] if alike and wanted[1] % found[1] == 0 else 1
 
 
 def _straight(dims: int, facts: Facts) -> dict[Convention, Form]:

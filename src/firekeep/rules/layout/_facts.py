@@ -6,9 +6,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from firekeep.entry import TensorEntry
+from firekeep.rules.layout._names import rename_paths
 from firekeep.slots import Convention, Layer
 
 _BY_HEADS = ("flax", "linen", "keras")
+_FORMS = (
+    "cell",
+    "depthwise",
+    "groups",
+    "in_shape",
+    "mode",
+    "momentum",
+    "out_shape",
+    "reset_after",
+    "transpose_kernel",
+    "use_bias",
+    "wrapped",
+)
+"""Facts on which names and forms depend, and which one side may know and the other not."""
 
 
 def tell_facts(layers: Sequence[Layer], entries: Iterable[TensorEntry], convention: Convention) -> tuple[Layer, ...]:
@@ -18,6 +33,23 @@ def tell_facts(layers: Sequence[Layer], entries: Iterable[TensorEntry], conventi
     """
     shapes = {entry.name: entry.shape for entry in entries}
     return tuple(_told(layer, shapes, convention) for layer in layers)
+
+
+def join_facts(
+    layers: Sequence[Layer], others: Iterable[Layer], *, source: Convention, target: Convention
+) -> tuple[Layer, ...]:
+    """Add to layers what the same ones of another model, called as in the target convention, know of their forms there."""
+    known = {layer.path: layer for layer in others}
+    names = rename_paths([layer.path for layer in layers], layers, source=source, target=target) if known else {}
+    return tuple(_joined(layer, known.get(names.get(layer.path, "")), source) for layer in layers)
+
+
+def _joined(layer: Layer, other: Layer | None, source: Convention) -> Layer:
+    if other is None or other.kind != layer.kind:
+        return layer
+    facts = {name: value for name, value in other.facts.items() if name in _FORMS}
+    # How cells lie in what runs them is told by those who have that: a cell of Equinox says of itself only that it does not.
+    return replace(layer, facts={**facts, **layer.facts} if source in _BY_HEADS else {**layer.facts, **facts})
 
 
 def _told(layer: Layer, shapes: Mapping[str, tuple[int, ...]], convention: Convention) -> Layer:

@@ -11,6 +11,14 @@ from firekeep.rules.layout._table import row_of
 from firekeep.slots import Convention, Layer
 
 _REPARAMETRISED = re.compile(r"parametrizations\..+|\w+_(g|v|u|orig)")
+_PLAINLY = {
+    "parametrizations": "parametrize.remove_parametrizations",
+    "g": "remove_weight_norm",
+    "v": "remove_weight_norm",
+    "u": "remove_spectral_norm",
+    "orig": "remove_spectral_norm or torch.nn.utils.prune.remove",
+}
+"""What makes a weight a plain one again, by how its parts are called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,10 @@ class Names:
         """Say what is wrong with a tensor that nobody claims: a part of a weight that is made of several."""
         for layer, _row, roles, role in self._around(name):
             if roles and _REPARAMETRISED.fullmatch(role) and _made_of(role) in roles:
-                return f"it is a part of a reparametrised weight of {layer.path!r}, which has no form of its own here"
+                return (
+                    f"it is a part of a reparametrised weight of {layer.path!r}, which has no form of its own here "
+                    f"(torch.nn.utils.{_plainly(role)} makes it a plain one)"
+                )
         return None
 
     def _around(self, name: str) -> Iterable[tuple[Layer, Row, dict[str, Field], str]]:
@@ -97,6 +108,10 @@ class Names:
                 return len(old), child.get(self.target)
         between = any(child[self.source].startswith(".".join(rest) + ".") for child in row.children)
         return (0, None) if row.closed or between else None
+
+
+def _plainly(role: str) -> str:
+    return _PLAINLY.get(role.partition(".")[0]) or _PLAINLY[role.rpartition("_")[2]]
 
 
 def _made_of(role: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 from firekeep.rules.layout._forms import SAME, TRANSPOSED, Form, in_rows
 from firekeep.rules.layout._row import CONVENTIONS, PLUS, SIDES, Facts, Field, Homeless, Made, Row
-from firekeep.slots import Convention
+from firekeep.slots import Convention, Layer
 
 GATES: Mapping[str, tuple[str, ...]] = {"lstm": ("i", "f", "g", "o"), "gru": ("r", "z", "n"), "rnn": ("h",)}
 """The gates of each kind, in PyTorch's order."""
@@ -25,6 +26,7 @@ _DIRECTIONS: Mapping[Convention, tuple[str, str]] = {
     "linen": ("forward_rnn.cell", "backward_rnn.cell"),
     "keras": ("forward_layer.cell", "backward_layer.cell"),
 }
+_OF_A_LAYER = re.compile(r"(\w+_l)(\d+)((?:_reverse)?)")
 _PROJECTED = Homeless("{side}'s LSTM has no projection of its output (proj_size)")
 _NO_HIDDEN_BIAS = Homeless(
     "{side}'s GRUCell has no place for the bias of the hidden part of its new gate, which is not all zeros", zero=True
@@ -63,6 +65,18 @@ def recurrent(kind: str, facts: Facts) -> Row:
         refused=_refused(kind, facts),
         made=made,
     )
+
+
+def stacked(layer: Layer, role: str) -> tuple[str, ...]:
+    """Give the name that a tensor has in PyTorch where layers upon one another are one layer, or a list of them, and here the other."""
+    found = _OF_A_LAYER.fullmatch(role) if layer.kind in GATES else None
+    if found is None:
+        return ()
+    name, number, way = found.groups()
+    if int(layer.facts.get("num_layers", 1)) > 1:
+        return (f"{layer.path}.{number}.{name}0{way}".lstrip("."),)
+    around, _, place = layer.path.rpartition(".")
+    return (f"{around}.{name}{place}{way}".lstrip("."),) if place.isdecimal() else ()
 
 
 def _refused(kind: str, facts: Facts) -> dict[Convention, str]:

@@ -178,11 +178,14 @@ def _prelu(kind: str, facts: Facts) -> Row:
 
 
 def _swiglu(kind: str, facts: Facts) -> Row:
+    row = _plain(kind, facts)
+    if facts.get("columns"):
+        row = _with_forms(row, {"burn": {"linear_inner.weight": SAME, "linear_outer.weight": SAME}})
     children = tuple(
         {side: theirs if side == "burn" else ours for side in CONVENTIONS}
         for ours, theirs in (("gate", "linear_inner"), ("up", "linear_outer"))
     )
-    return replace(_plain(kind, facts), children=children, closed=True)
+    return replace(row, children=children, closed=True)
 
 
 def _rng_state(kind: str, _facts: Facts) -> Row:

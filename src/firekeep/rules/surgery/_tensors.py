@@ -8,6 +8,9 @@ from dataclasses import replace
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError
 from firekeep.views import joined, reshaped, sliced, stacked
+from firekeep.wording import quote
+
+_SHOWN = 5
 
 SLOT = "{}"
 """Where the index stands in a name."""
@@ -43,13 +46,14 @@ def split(
 def merge(entries: Sequence[TensorEntry], *, name: str, axis: int = 0, heads: int = 1) -> TensorEntry:
     """Join tensors along an axis under a new name; what `split` cut is whole again.
 
-    With `heads`, their pieces are interleaved, head by head. Raises `RuleError`, naming a tensor, where an extent is no multiple of the
-    heads, and `EntryError` where dtypes or the other extents differ.
+    With `heads`, their pieces are interleaved, head by head. Raises `RuleError`, naming tensors, where an extent is no multiple of the
+    heads or dtypes differ, and `EntryError` where the other extents do.
     """
     if not entries:
         raise RuleError(f"there is nothing to merge into {name!r}")
     place = _place(entries[0], axis)
     _require_axes(entries, name)
+    _require_dtypes(entries, name)
     if heads == 1:
         return replace(joined(entries, axis=place, name=name), param_id=None)
     pieces = []
@@ -67,6 +71,7 @@ def stack(entries: Sequence[TensorEntry], *, name: str, axis: int = 0) -> Tensor
     if not entries:
         raise RuleError(f"there is nothing to stack into {name!r}")
     _require_axes(entries, name)
+    _require_dtypes(entries, name)
     return stacked(entries, axis=_place(entries[0], axis, extra=1), name=name)
 
 
@@ -148,3 +153,22 @@ def _require_axes(entries: Sequence[TensorEntry], name: str) -> None:
                 f"they cannot both be part of {name!r}",
                 tensor=entry.name,
             )
+
+
+def _require_dtypes(entries: Sequence[TensorEntry], name: str) -> None:
+    """Refuse parts of different dtypes, naming all of them: to round or widen some is not for a join to decide."""
+    dtypes = [entry.dtype for entry in entries if entry.dtype is not None and entry.problem is None]
+    if len(set(dtypes)) < 2:
+        return
+    told = ", ".join(f"{quote(entry.name)} is {entry.dtype}" for entry in entries[:_SHOWN])
+    more = f", and {len(entries) - _SHOWN:,} more" if len(entries) > _SHOWN else ""
+    floats = all(dtype.kind == "float" for dtype in dtypes)
+    raise RuleError(
+        f"{told}{more}: they cannot be joined into {quote(name)} as long as their dtypes differ",
+        remedy=(
+            "Cast them to one before: a save does with dtype='F32', and a load can read a copy of the file that "
+            "firekeep.convert made with dtype='F32'."
+            if floats
+            else None
+        ),
+    )
