@@ -150,7 +150,9 @@ def test_a_pipe_is_read_once(fk: Run, cases: Path):
 
 
 def test_the_help_names_every_preset(fk: Run):
-    text = re.sub(r"\n *", " ", fk("keys", "-h").out).replace("hf- ", "hf-")  # broken at a hyphen
+    done = fk("keys", "-h")
+    assert (done.code, done.err) == (0, "")
+    text = re.sub(r"\n *", " ", done.out).replace("hf- ", "hf-")  # broken at a hyphen
     assert [name for name in PRESETS if f"'{name}'" not in text] == []
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from descriptors import open_below
 from faults.calls import OLD, each_call, plan, save
 from firekeep.disk import to_bytes
 
@@ -41,10 +42,6 @@ class Place:
 
     def found(self) -> bytes | None:
         return self.file.read_bytes() if self.file.exists() else None
-
-
-def descriptors() -> set[str]:
-    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 def calls_of(folder: Path, setting: str) -> list[str]:
@@ -98,7 +95,6 @@ def test_whichever_call_fails_one_file_is_whole_and_no_other_is_left(tmp_path, s
                 call()  # a descriptor is gone even when closing it fails
             raise ERRORS[error]
 
-        before = descriptors()
         raised = None
         with each_call(act):
             try:
@@ -113,7 +109,7 @@ def test_whichever_call_fails_one_file_is_whole_and_no_other_is_left(tmp_path, s
         if name != "unlink":  # a name that cannot be removed stays
             expected = sorted({*place.names, place.file.name}) if saved else place.names
             assert place.listed() == expected, where
-        assert descriptors() == before, where
+        assert open_below(folder) == [], where
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

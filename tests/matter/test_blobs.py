@@ -6,11 +6,11 @@ import errno
 import gc
 import mmap
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from descriptors import open_below
 from firekeep.blobs import (
     Blob,
     DeferredBlob,
@@ -39,10 +39,6 @@ def source(request, path):
     made = MemorySource(DATA) if request.param == "memory" else FileSource(path, private=request.param != "file")
     yield made
     made.close()
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_source_gives_windows_of_its_bytes(source):
@@ -98,14 +94,13 @@ def test_a_closed_source_says_so(path):
 
 
 def test_closing_gives_the_descriptor_and_the_mapping_back(path):
-    gc.collect()  # what other tests left behind goes now, and not below
-    before = open_descriptors()
+    before = open_below(path)
     for _ in range(20):
         source = FileSource(path)
         source.view(0, 10)
         source.close()
     gc.collect()
-    assert open_descriptors() == before
+    assert open_below(path) == before
 
 
 def test_a_file_that_became_shorter_is_refused_before_it_is_touched(path):
@@ -167,10 +162,9 @@ def test_a_pipe_is_refused_at_once_and_with_the_way_out(tmp_path):
 
 
 def test_a_refused_file_leaves_no_descriptor_behind(tmp_path):
-    before = open_descriptors()
     with pytest.raises(IsADirectoryError):
         FileSource(tmp_path)
-    assert open_descriptors() == before
+    assert open_below(tmp_path) == []
 
 
 @pytest.mark.parametrize("data", [b"bytes", bytearray(b"bytes"), memoryview(b"bytes"), np.frombuffer(b"bytes", "u1")])

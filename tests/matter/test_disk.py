@@ -7,13 +7,13 @@ import gc
 import hashlib
 import os
 import stat
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from descriptors import open_below
 from firekeep.blobs import DeferredBlob, FileSource, MemoryBlob, StridedBlob, WindowBlob
 from firekeep.disk import Part, WritePlan, to_bytes, write_file
 from firekeep.disk import _release as release
@@ -295,15 +295,11 @@ def test_a_callback_that_fails_leaves_the_old_file_and_no_litter(tmp_path, who):
 
 
 def test_a_failed_save_leaves_no_descriptor_open(tmp_path):
-    def open_descriptors():
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    before = open_descriptors()
     for _ in range(5):
         with pytest.raises(RuntimeError):
             write_file(tmp_path / "out", plan_with(failing(RuntimeError())))
         write_file(tmp_path / "out", plan_of(b"abc"))
-    assert open_descriptors() == before
+    assert open_below(tmp_path) == []
 
 
 def test_a_source_cut_short_while_it_is_written_is_told_by_the_tensor(tmp_path):
@@ -367,9 +363,8 @@ def test_an_interpreter_that_starts_no_more_threads_lets_go_at_once(tmp_path, mo
     monkeypatch.setattr(release, "LARGE", 1)
     monkeypatch.setattr(release.threading.Thread, "start", refuse)
     (tmp_path / "out").write_bytes(b"old")
-    before = len(list(Path("/proc/self/fd").iterdir()))
     write_file(tmp_path / "out", plan_of(b"!"))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_below(tmp_path) == []
     assert (tmp_path / "out").read_bytes() == b"head!"
 
 

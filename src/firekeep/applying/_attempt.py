@@ -175,10 +175,16 @@ def _grouped(found: Plan, wanted: Wanted) -> Iterator[str]:
 
 
 def _used_again(found: Plan, wanted: Wanted) -> dict[str, str]:
-    """Map further names of tensors that are used to the names they are used by: other kinds of layers may have no place for them."""
+    """Map further names of embeddings that are used to the names they are used by: a head may be such, which elsewhere is no layer."""
     if wanted.layout in (None, wanted.outline.convention) or not found.unused:
         return {}
-    used = {key: pair.offer.name for pair in found.pairs if (key := tie_key(pair.offer)) is not None}
+    slots = {slot.path: slot for slot in wanted.outline}
+    embeddings = (
+        pair
+        for pair in found.pairs
+        if (layer := slots[pair.want.paths[0]].layer) is not None and layer.kind == "embedding"
+    )
+    used = {key: pair.offer.name for pair in embeddings if (key := tie_key(pair.offer)) is not None}
     return {entry.name: used[key] for entry in found.unused if (key := tie_key(entry)) in used and key is not None}
 
 
