@@ -115,8 +115,8 @@ def _save(files: Files, runs: Runs, title: str) -> Row:
     return Row(
         name=title,
         jobs=timed,
-        targets=[((ORBAX,), TIME), ((MSGPACK,), TIME)],
-        memory_targets=[(ORBAX, MEMORY), (MSGPACK, MEMORY)],
+        targets=[((ORBAX,), TIME)],
+        memory_targets=[(ORBAX, MEMORY)],
         repeats=FEW,
     )
 
@@ -177,8 +177,8 @@ def _restore(files: Files, runs: Runs, title: str) -> Row:
     return Row(
         name=title,
         jobs=timed,
-        targets=[((ORBAX,), TIME), ((MSGPACK,), TIME)],
-        memory_targets=[(ORBAX, MEMORY), (MSGPACK, MEMORY)],
+        targets=[((ORBAX,), TIME)],
+        memory_targets=[(ORBAX, MEMORY)],
         result_bytes=3 * 4 * sum(array.size for array in files.arrays("lm").values()),
         repeats=FEW,
     )

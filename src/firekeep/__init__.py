@@ -50,17 +50,8 @@ if TYPE_CHECKING:
     from firekeep.entry import TensorEntry
     from firekeep.ids import ParamId
     from firekeep.limits import Limits
-    from firekeep.models import (
-        apply,
-        collect,
-        compare_constants,
-        load_as,
-        load_into,
-        preview,
-        renamed_keys,
-        save,
-        saved_metadata,
-    )
+    from firekeep.models import apply, collect, load_as, load_into, save
+    from firekeep.previews import compare_constants, preview, renamed_keys, saved_metadata
     from firekeep.records import (
         LrSchedulerRecord,
         Module,
@@ -91,11 +82,12 @@ _HOMES = {
         "firekeep.api",
     ),
     **dict.fromkeys(
-        (
-            *("apply", "collect", "compare_constants", "load_as", "load_into", "preview", "renamed_keys", "save"),
-            "saved_metadata",
-        ),
+        ("apply", "collect", "load_as", "load_into", "save"),
         "firekeep.models",
+    ),
+    **dict.fromkeys(
+        ("compare_constants", "preview", "renamed_keys", "saved_metadata"),
+        "firekeep.previews",
     ),
     **dict.fromkeys(
         ("BurnToPyTorchAdapter", "FloatCastAdapter", "HalfPrecisionAdapter", "PyTorchToBurnAdapter", "chain"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from firekeep.blobs import Source
 from firekeep.dtypes import BY_NAME
 from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import FirekeepError, LimitError, RuleError, UnsupportedError
@@ -13,6 +12,7 @@ from firekeep.formats import OpenOptions
 from firekeep.garbage import collector_paused
 from firekeep.opened import OpenedFile, Readable, open_file
 from firekeep.rules import PathFilter
+from firekeep.sources import Source
 
 if TYPE_CHECKING:
     import numpy as np

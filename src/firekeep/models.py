@@ -7,19 +7,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from firekeep.formats import OpenOptions
+from firekeep.errors import RuleError
+from firekeep.jobs import collect_job, load_job, open_options, with_telling
 from firekeep.limits import DEFAULT_LIMITS, Limits
-from firekeep.opened import Readable, open_file
+from firekeep.opened import Readable
 
 if TYPE_CHECKING:
-    from firekeep.applying import LoadJob
     from firekeep.collecting import Collection, SaveReport
-    from firekeep.report import ConstantDifference, LoadReport
+    from firekeep.report import LoadReport
     from firekeep.rules import DTypeLike, KeyRemapper, Rule
     from firekeep.rules.filter import Wanted
     from firekeep.rules.surgery import Surgery
     from firekeep.saving import Progress
-    from firekeep.supply import Supply
 
 
 def save(
@@ -62,7 +61,8 @@ def save(
     from firekeep import writing
     from firekeep.saving import check_metadata
 
-    collecting = _collect_job(
+    _refuse_swapped(obj, path, call="save")
+    collecting = collect_job(
         layout=layout,
         like=like,
         rename=rename,
@@ -133,7 +133,8 @@ def load_into(
     from firekeep import applying
     from firekeep.supply import supply_of_file
 
-    job = _load_job(
+    _refuse_swapped(obj, source, call="load_into")
+    job = load_job(
         strict=strict,
         match=match,
         rename=rename,
@@ -148,8 +149,8 @@ def load_into(
         stage=stage,
         dry_run=dry_run,
     )
-    with supply_of_file(source, _options(limits, top_level_key, dequantize=dequantize)) as supply:
-        return applying.load_into(obj, supply, _telling(job, like, supply, limits))
+    with supply_of_file(source, open_options(limits, top_level_key, dequantize=dequantize)) as supply:
+        return applying.load_into(obj, supply, with_telling(job, like, supply, limits))
 
 
 def load_as(
@@ -186,7 +187,8 @@ def load_as(
     from firekeep import applying
     from firekeep.supply import supply_of_file
 
-    job = _load_job(
+    _refuse_swapped(obj, source, call="load_as")
+    job = load_job(
         strict=strict,
         match=match,
         rename=rename,
@@ -201,8 +203,8 @@ def load_as(
         stage=False,
         dry_run=dry_run,
     )
-    with supply_of_file(source, _options(limits, top_level_key, dequantize=dequantize)) as supply:
-        return applying.load_as(obj, supply, _telling(job, like, supply, limits))
+    with supply_of_file(source, open_options(limits, top_level_key, dequantize=dequantize)) as supply:
+        return applying.load_as(obj, supply, with_telling(job, like, supply, limits))
 
 
 def collect(
@@ -227,7 +229,7 @@ def collect(
     """
     from firekeep import collecting
 
-    job = _collect_job(
+    job = collect_job(
         layout=layout,
         like=like,
         rename=rename,
@@ -272,7 +274,8 @@ def apply(
     from firekeep.collecting import Collection
     from firekeep.supply import supply_of_entries, supply_of_object
 
-    job = _load_job(
+    _refuse_swapped(obj, source, call="apply")
+    job = load_job(
         strict=strict,
         match=match,
         rename=rename,
@@ -297,220 +300,20 @@ def apply(
         )
     else:
         supply = supply_of_object(source)
-    return applying.load_into(obj, supply, _telling(job, like, supply, DEFAULT_LIMITS))
+    return applying.load_into(obj, supply, with_telling(job, like, supply, DEFAULT_LIMITS))
 
 
-def compare_constants(
-    obj: Any,
-    source: Any,
-    *,
-    rename: Rule | Iterable[Rule] | Mapping[str, str] | KeyRemapper = (),
-) -> tuple[ConstantDifference, ...]:
-    """List the constants, which no tensor holds, that two models do not agree on; nothing is changed.
-
-    They are epsilon and momentum of norms, padding, stride and dilation of convolutions, heads, groups, and activations with the form of
-    a GELU and slopes. Parts are paired as their tensors are: `rename` rules turn the names of `source` into those of `obj`. A part of a
-    class that is not known, or without a counterpart, is not compared. After a load from a file this is what is left to check.
-
-    Example:
-        >>> for one in firekeep.compare_constants(nnx_net, torch_net): print(one)  # doctest: +SKIP
-        'norm': epsilon 1e-06 in the model, 1e-05 in the source
-    """
-    return apply(obj, source, strict=False, rename=rename, dry_run=True).constants
-
-
-def preview(
-    source: Readable,
-    like: Readable,
-    *,
-    strict: bool = True,
-    match: Literal["auto", "exact"] = "auto",
-    rename: Rule | Iterable[Rule] | Mapping[str, str] | KeyRemapper = (),
-    surgery: Surgery | Iterable[Any] = (),
-    include: Wanted | Iterable[Wanted] = (),
-    exclude: Wanted | Iterable[Wanted] = (),
-    layout: str | None = None,
-    top_level_key: str | None = None,
-    limits: Limits = DEFAULT_LIMITS,
-) -> LoadReport:
-    r"""Say how the tensors of a file would go into a model with the names and shapes of another file; nothing is read or changed.
-
-    The report is that of a dry run, refused or not: `report.ok` says which. For a model at hand, `load_into(..., dry_run=True)` says it.
-
-    Example:
-        >>> print(firekeep.preview("theirs.safetensors", "mine.bpk", rename=r"^model\.=>"))  # doctest: +SKIP
-    """
-    from firekeep import applying
-    from firekeep.likeness import outline_of_file
-    from firekeep.supply import supply_of_file
-
-    job = _load_job(
-        strict=strict,
-        match=match,
-        rename=rename,
-        surgery=surgery,
-        include=include,
-        exclude=exclude,
-        dtype="module",
-        layout=layout,
-        allow_missing=None,
-        allow_unused=None,
-        allow_mismatched=None,
-        stage=False,
-        dry_run=True,
-    )
-    options = OpenOptions(limits=limits)
-    with supply_of_file(source, OpenOptions(limits=limits, top_level_key=top_level_key)) as supply:
-        outline, name = outline_of_file(like, options, supply, job)
-        return applying.preview(outline, supply, job, target=name)
-
-
-def renamed_keys(
-    source: Readable,
-    *,
-    rename: Rule | Iterable[Rule] | Mapping[str, str] | KeyRemapper = (),
-    top_level_key: str | None = None,
-    limits: Limits = DEFAULT_LIMITS,
-) -> dict[str, str]:
-    r"""Map the names of a file to those that rename rules make of them; raises `RuleError` naming both where two become one.
-
-    Example:
-        >>> firekeep.renamed_keys("model.safetensors", rename=r"^model\.=>")  # doctest: +SKIP
-        {'model.norm.weight': 'norm.weight'}
-    """
-    from firekeep.rules import KeyRemapper
-    from firekeep.supply import supply_of_file
-
-    with supply_of_file(source, OpenOptions(limits=limits, top_level_key=top_level_key)) as supply:
-        return dict(KeyRemapper.of(rename).rename(supply.entries).names)
-
-
-def renames_of(
-    rename: Rule | Iterable[Rule] | Mapping[str, str] = (),
-    *,
-    presets: Iterable[str] = (),
-    mapping: str | os.PathLike[str] | None = None,
-) -> KeyRemapper:
-    """Join the renames of presets, of a mapping file and of rules, tried in this order, for the `rename` of a load or save.
-
-    A name that stands in the table of the mapping file takes its new one from there, and no rule is tried on it.
-    """
-    from firekeep.rules import KeyRemapper
-
-    parts = [KeyRemapper.preset(name) for name in presets]
-    parts += [KeyRemapper.load(mapping)] if mapping is not None else []
-    names = parts[-1].names if mapping is not None else {}
-    parts.append(KeyRemapper.of(rename))
-    return KeyRemapper.of([rule for part in parts for rule in part.rules], names=names)
-
-
-def saved_metadata(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> dict[str, str]:
-    """Read back the metadata of a file: what the caller gave when it was saved, so that a loop can check what it has written.
-
-    Example:
-        >>> assert firekeep.saved_metadata("model.bpk")["epoch"] == "3"  # doctest: +SKIP
-    """
-    with open_file(source, OpenOptions(limits=limits)) as opened:
-        return dict(opened.metadata)
-
-
-def _options(limits: Limits, top_level_key: str | None, *, dequantize: bool) -> OpenOptions:
-    return OpenOptions(limits=limits, top_level_key=top_level_key, dequantize=dequantize)
-
-
-def _telling(job: LoadJob, like: Any, supply: Supply, limits: Limits) -> LoadJob:
-    """Add what tells the layers of a tree: what it is like, else, for variables of Linen, what the tensors come from."""
-    from firekeep.layouts import CONVENTIONS
-    from firekeep.likeness import Likeness, likeness_of, telling_of
-
-    if like is not None:
-        return replace(job, telling=telling_of(likeness_of(like, OpenOptions(limits=limits)), job))
-    said = None if supply.layout is None else supply.layout.name
-    layout = next((known for known in CONVENTIONS if known == said), None)
-    if not supply.layers or layout is None:
-        return job
-    known = Likeness(
-        what="the source",
-        entries=tuple(entry for entry in supply.entries.values() if entry.problem is None),
-        layout=layout,
-        layers=supply.layers,
-        told=True,
-    )
-    return replace(job, telling=telling_of(known, job, linen_only=True))
-
-
-def _collect_job(
-    *,
-    layout: str | None,
-    like: Any,
-    rename: Any,
-    surgery: Any,
-    include: Any,
-    exclude: Any,
-    dtype: DTypeLike | None,
-    ties: str,
-    limits: Limits,
-) -> Any:
-    from firekeep.collecting import CollectJob
-    from firekeep.layouts import check_layout
-    from firekeep.likeness import likeness_of
-    from firekeep.rules import KeyRemapper, PathFilter, cast_target, name_dtype
-    from firekeep.rules.surgery import Surgery
-
-    return CollectJob(
-        chosen=PathFilter.of(include=include, exclude=exclude),
-        layout=None if layout is None else check_layout(layout),
-        dtype=None if dtype is None else cast_target(name_dtype(dtype)),
-        remapper=KeyRemapper.of(rename),
-        surgery=Surgery.of(surgery),
-        like=None if like is None else likeness_of(like, OpenOptions(limits=limits)),
-        ties=ties,
-    )
-
-
-def _load_job(
-    *,
-    strict: bool,
-    match: Literal["auto", "exact"],
-    rename: Any,
-    surgery: Any,
-    include: Any,
-    exclude: Any,
-    dtype: DTypeLike,
-    layout: str | None,
-    allow_missing: bool | None,
-    allow_unused: bool | None,
-    allow_mismatched: bool | None,
-    stage: bool,
-    dry_run: bool,
-) -> Any:
-    from firekeep.applying import LoadJob
-    from firekeep.errors import RuleError
-    from firekeep.layouts import check_layout
-    from firekeep.matching import Policy
-    from firekeep.rules import KeyRemapper, PathFilter
-    from firekeep.rules.surgery import Surgery
-    from firekeep.stores import held
-
-    if match not in ("auto", "exact"):
-        raise RuleError(f"match={match!r}: 'auto' finds names by certain steps, 'exact' takes equal names only")
-
-    def verdict(*, allowed: bool | None) -> Literal["error", "allow"]:
-        return "allow" if (not strict if allowed is None else allowed) else "error"
-
-    return LoadJob(
-        policy=Policy(
-            missing=verdict(allowed=allow_missing),
-            unused=verdict(allowed=allow_unused),
-            shape=verdict(allowed=allow_mismatched),
-        ),
-        match=match,
-        remapper=KeyRemapper.of(rename),
-        surgery=Surgery.of(surgery),
-        chosen=PathFilter.of(include=include, exclude=exclude),
-        dtype=held(dtype),
-        layout=None if layout is None else check_layout(layout),
-        stage=stage,
-        dry_run=dry_run,
-        switches={"missing": "allow_missing=True", "unused": "allow_unused=True", "shape": "allow_mismatched=True"},
-    )
+def _refuse_swapped(obj: Any, other: Any, *, call: str) -> None:
+    """Raise `RuleError` where a path stands in the place of the object, or a file in that of another model."""
+    paths = (str, os.PathLike)
+    if isinstance(obj, paths) and not isinstance(other, (*paths, bytes, bytearray, memoryview)):
+        call = "load_into" if call == "apply" else call
+        raise RuleError(
+            f"the path {os.fspath(obj)!r} was given first, where the object belongs, and a {type(other).__name__} after it",
+            remedy=f"Turn the two round: firekeep.{call}(obj, path).",
+        )
+    if call == "apply" and isinstance(other, paths):
+        raise RuleError(
+            f"{os.fspath(other)!r} is a path, and apply takes the tensors of another model",
+            remedy="Use firekeep.load_into(obj, path).",
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -11,12 +12,12 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self, TypeAlias
 
-from firekeep.blobs import FileSource, MemorySource, Source
 from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import FirekeepError, RuleError, TensorNotFoundError
 from firekeep.formats import Container, OpenOptions, open_path, open_source
 from firekeep.scalars import Scalar
 from firekeep.slots import Layer
+from firekeep.sources import FileSource, MemorySource, Source
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -220,9 +221,18 @@ def _checked(opened: OpenedFile, options: OpenOptions) -> OpenedFile:
         raise RuleError(
             f"top_level_key={options.top_level_key!r} is for PyTorch files, and this is a {opened.format} file",
             path=opened.path,
-            remedy="Leave it out. To choose tensors by name, use include of load_file or convert.",
+            remedy=_without_part(options.top_level_key, opened),
         )
     return opened
+
+
+def _without_part(key: str, opened: OpenedFile) -> str:
+    """Say how to come to the tensors under a path in a file that has names and no tree."""
+    remedy = "Leave it out. To choose tensors by name, use include of load_file or convert."
+    rule = rf"^{re.escape(key)}\."
+    if "'" in rule or not any(name.startswith(f"{key}.") for name in opened.container.entries):
+        return remedy
+    return f"{remedy} To load those under {key!r} into a model, pass rename=[r'{rule}=>'] and allow_unused=True."
 
 
 def narrow(opened: OpenedFile, options: OpenOptions) -> OpenedFile:

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firekeep.blobs import Source, check_range, remaining
 from firekeep.errors import LimitError, TruncatedError
 from firekeep.garbage import collector_paused
+from firekeep.sources import Source, check_range, remaining
 
 Window = tuple[Source, int, int]
 """A source, an offset in it and a length in bytes."""

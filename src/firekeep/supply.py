@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from firekeep.bridges import bridge_of
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, RuleError
 from firekeep.layouts import FileLayout, columns_of, columns_said, layout_of
-from firekeep.opened import OpenedFile, Readable, open_file
+from firekeep.opened import OpenedFile, Readable, narrow, open_file
 from firekeep.parts import take_part
 from firekeep.rules.layout import Pair, read_biases
 from firekeep.scalars import Scalar
@@ -57,8 +57,8 @@ class Supply:
     """What the model computes with beside these, where they are another's."""
     parts: tuple[str, ...] = ()
     """Keys of the parts of a PyTorch file that look like models."""
-    keyed: bool = False
-    """It is a PyTorch file, of which `top_level_key` takes a part."""
+    part_at: Callable[[str], Supply] | None = field(default=None, repr=False, compare=False)
+    """Offers what `top_level_key` takes of a PyTorch file, while that is open."""
 
     def notes(self) -> Iterator[str]:
         """Say what was taken of the source."""
@@ -123,8 +123,13 @@ def supply_of_opened(opened: OpenedFile, options: OpenOptions) -> Supply:
         part=part.key,
         left_out=len(part.left_out),
         parts=opened.subtrees,
-        keyed=opened.format == "pytorch",
+        part_at=(lambda key: _supply_of_part(opened, options, key)) if opened.format == "pytorch" else None,
     )
+
+
+def _supply_of_part(opened: OpenedFile, options: OpenOptions, key: str) -> Supply:
+    keyed = replace(options, top_level_key=key)
+    return supply_of_opened(narrow(opened, keyed), keyed)
 
 
 def supply_of_entries(

@@ -31,6 +31,14 @@ def middle(text: str, longest: int) -> str:
     return f"{text[: max(1, longest - 3 - tail)]}...{text[-tail:]}"
 
 
+def spell(value: object, longest: int = 100) -> str:
+    """Spell a value that came out of a file, cut where it is long; whole numbers may have more digits than Python spells."""
+    try:
+        return middle(repr(value), longest)
+    except (ValueError, RecursionError):
+        return f"({type(value).__name__}, too large to be shown)"
+
+
 def quote(text: str, longest: int = 60) -> str:
     """Put a text in quotes, cut in the middle where it is long; what a terminal would act on is spelled out."""
     if len(text) > longest:

@@ -20,17 +20,20 @@ SRC = Path(__file__).parents[2] / "src"
 
 ROWS: dict[str, tuple[str, ...]] = {
     "words": ("_version", "errors", "dtypes", "ids", "scalars", "limits", "garbage", "wording", "folding", "tagged"),
-    "matter": ("entry", "slots", "strides", "blobs", "views", "tensors", "disk", "reading", "arrays", "floats"),
+    "matter": (
+        *("entry", "slots", "strides", "sources", "blobs", "views", "tensors"),
+        *("disk", "reading", "arrays", "floats"),
+    ),
     "tree": ("module", "schedulers"),
     "families": ("formats", "rules", "bridges"),
     "meeting": ("matching", "report", "adapters"),
     "use": (
         *("opened", "digests", "loading", "saving", "conversion", "verification", "comparison"),
-        *("parts", "layouts", "supply", "likeness", "applying", "collecting", "writing", "stores"),
+        *("parts", "layouts", "supply", "likeness", "applying", "collecting", "writing", "stores", "jobs"),
         *("records", "sections"),
     ),
     "time": ("training", "checkpoint"),
-    "door": ("api", "models"),
+    "door": ("api", "models", "previews"),
     "people": ("cli", "learner", "integrations", "__main__"),
 }
 RANK = {head: rank for rank, heads in enumerate(ROWS.values()) for head in heads}
@@ -176,7 +179,7 @@ def test_nothing_inside_imports_the_package_door():
 
 
 def test_the_command_line_uses_the_library_through_its_door():
-    allowed = ("api", "models", "checkpoint", "records", "slots", "errors", "wording", "_version", "cli")
+    allowed = ("api", "models", "previews", "checkpoint", "records", "slots", "errors", "wording", "_version", "cli")
     wrong = [
         str(found)
         for found in inner()

@@ -232,3 +232,14 @@ def test_a_layer_of_ones_own_without_its_parents_attributes_tells_what_it_can():
         def eps(self, _value): ...
 
     assert firekeep.apply(Odd(4), nn.LayerNorm(4)).constants == ()
+
+
+def test_layers_of_two_kinds_that_hold_the_same_tensors_are_told():
+    net, other = Torch(), Torch()
+    other.ln = nn.GroupNorm(2, 4)
+    assert told(firekeep.compare_constants(net, other)) == {("ln", "kind"): ("layer_norm", "group_norm")}
+    flax = Flax(epsilon=1e-5)
+    flax.ln = nnx.GroupNorm(4, num_groups=2, epsilon=1e-5, rngs=nnx.Rngs(0))
+    report = firekeep.apply(flax, net)
+    assert ("ln", "kind") in told(report.constants)
+    assert "'ln': kind group_norm in the model, layer_norm in the source" in str(report)

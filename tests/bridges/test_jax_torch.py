@@ -233,3 +233,29 @@ def test_a_tied_head_is_one_tensor_on_both_sides(tmp_path):
     models.load_into(other, tmp_path / "there.safetensors")
     assert [slot.tied_to for slot in slots_of(other)] == [None, "embed.embedding"]
     assert (np.asarray(embed.embedding[...]) == model.embed.weight.detach().numpy()).all()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_list_of_a_sequential_is_found_without_renames(tmp_path, nested):
+    def flax() -> Any:
+        rngs = nnx.Rngs(0)
+        net = nnx.Sequential(nnx.Linear(3, 4, rngs=rngs), nnx.relu, nnx.Linear(4, 2, rngs=rngs))
+        return nnx.Sequential(net, nnx.relu) if nested else net
+
+    theirs = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    model: nn.Module = nn.Sequential(theirs, nn.ReLU()) if nested else theirs
+    firekeep.save(model, tmp_path / "torch.safetensors")
+    mine = flax()
+    report = firekeep.load_into(mine, tmp_path / "torch.safetensors")
+    assert report.exact
+    assert any("as the list of a Sequential is called" in step for step in report.steps)
+    x = numbers(5, 3)
+    np.testing.assert_allclose(
+        np.asarray(mine(jnp.asarray(x))), model(torch.tensor(x)).detach().numpy(), rtol=1e-5, atol=1e-6
+    )
+    firekeep.save(mine, tmp_path / "flax.safetensors", layout="flax")
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    for one in model.parameters():
+        one.data.zero_()
+    assert firekeep.load_into(model, tmp_path / "flax.safetensors").exact
+    assert all(torch.equal(before[name], one) for name, one in model.state_dict().items())

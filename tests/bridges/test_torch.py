@@ -13,13 +13,14 @@ import torch
 from torch import nn
 
 from contracts.bridge_contract import BridgeContract, fillings_from, in_memory, values_of
-from firekeep.blobs import FileSource, MemoryBlob, WindowBlob
+from firekeep.blobs import MemoryBlob, WindowBlob
 from firekeep.bridges import Filling, entries_of, slots_of
 from firekeep.bridges.torch import fill, ids_of
 from firekeep.dtypes import BY_NAME, BY_TORCH, DType
 from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import EntryError, TruncatedError, UnsupportedError
 from firekeep.ids import ParamId
+from firekeep.sources import FileSource
 
 F32, F64, BF16, I64, I8 = (BY_NAME[name] for name in ("F32", "F64", "BF16", "I64", "I8"))
 

@@ -12,7 +12,7 @@ import pytest
 
 from checkpoint import states
 from checkpoint.states import State, names_in
-from firekeep.checkpoint import CheckpointManager, DirectoryBusyError, KeepAll, StepExistsError, scan_steps
+from firekeep.checkpoint import CheckpointManager, DirectoryBusyError, KeepAll, StepExistsError, _held, scan_steps
 from firekeep.checkpoint import _names as names
 from firekeep.checkpoint import _store as store
 from firekeep.checkpoint._lock import locked
@@ -153,14 +153,14 @@ def test_a_step_deleted_while_it_is_chosen_is_chosen_anew(tmp_path, monkeypatch)
     manager = CheckpointManager(tmp_path, keep=KeepAll())
     for step in (1, 2):
         manager.save(State(step), step=step)
-    real = manager._open
+    real = _held.hold_file
 
     def open_late(path):
         if "00000002" in str(path):
             (tmp_path / "step-00000002").rename(tmp_path / "gone")
         return real(path)
 
-    monkeypatch.setattr(manager, "_open", open_late)
+    monkeypatch.setattr(_held, "hold_file", open_late)
     state = State()
     assert manager.restore(state).step == 1
     assert state.value == 1

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import firekeep
+from firekeep.records import FieldStates, OptimizerRecord
 
 Run = Callable[..., Any]
 
@@ -67,3 +68,22 @@ def test_a_file_that_opens_is_not_called_whole(fk: Run, tmp_path: Path):
     assert done.code == 0
     assert f"`firekeep verify '{file}'` checks the bytes" in done.text
     assert "bytes of tensors  16 kB (16,000 bytes)" in done.out
+
+
+def test_the_next_step_fits_a_terminal_and_its_command_stays_whole(
+    fk: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    path = f"{'long' * 8}.safetensors"
+    firekeep.save_file({"w": np.zeros(2)}, path)
+    done = fk("doctor", path)
+    assert max(map(len, done.lines)) <= 80
+    assert f"`firekeep verify {path}`" in done.out
+
+
+def test_the_ids_of_a_record_are_not_listed(fk: Run, tmp_path: Path):
+    moments = {"moment_1": np.zeros((3, 2), np.float32), "moment_2": np.ones((3, 2), np.float32), "time": 7}
+    state = FieldStates(param_id=4242424242, path="fc.weight", rank=2, fields={"momentum": moments})
+    done = fk("doctor", OptimizerRecord.of_states([state]).save(tmp_path / "optim-1"))
+    assert "record of an optimizer" in done.text
+    assert "4242424242" not in done.out

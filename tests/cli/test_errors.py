@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -248,3 +249,23 @@ def test_lists_in_a_remedy_become_one_option_each():
         _errors.for_command_line("leave out with exclude=['^a b$', 'c'].")
         == "leave out with --exclude '^a b$' --exclude c."
     )
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_an_error_is_one_line_and_for_a_terminal_broken_at_spaces(monkeypatch: pytest.MonkeyPatch):
+    error = MetadataError(
+        "the table is not one", path="weights.bpk", remedy="See it with `firekeep inspect weights.bpk --all --json`."
+    )
+    told = {}
+    for stream in (io.StringIO(), _Terminal()):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert _errors.report(error) == _errors.COULD_NOT
+        told[stream.isatty()] = stream.getvalue()
+    assert told[False].count("\n") == 1
+    assert max(map(len, told[True].splitlines())) <= 80
+    assert "`firekeep inspect weights.bpk --all --json`" in told[True]
+    assert " ".join(told[True].split()) == told[False].strip()

@@ -246,3 +246,17 @@ def test_no_framework_is_imported(theirs: Path, mine: Path):
     tell = "print(sorted({'torch', 'jax', 'numpy', 'rich', 'safetensors'} & set(sys.modules)), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code + tell], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
+
+
+def test_a_file_may_hold_more_where_that_is_allowed(fk: Run, mine: Path, tmp_path: Path):
+    more = tmp_path / "more.safetensors"
+    with firekeep.open(mine) as file:
+        held = {name: np.array(file[name]) for name in file}
+    firekeep.save_file(held, tmp_path / "like.safetensors")
+    firekeep.save_file({**held, "more": np.zeros(3)}, more)
+    assert fk("match", more, "--like", tmp_path / "like.safetensors").code == 1
+    done = fk("match", more, "--like", tmp_path / "like.safetensors", "--allow-unused")
+    assert done.code == 0
+    assert "'more' [3]" in done.out
+    firekeep.save_file({"more": np.zeros(3)}, more)
+    assert fk("match", more, "--like", tmp_path / "like.safetensors", "--allow-unused").code == 1

@@ -171,3 +171,27 @@ def test_the_check_needs_no_framework(run: Path):
 
     code = f"from firekeep.cli import run; import sys; assert run(['resume-check', {str(run)!r}, '--like', {str(run)!r}]) == 0; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_across_frameworks_the_files_do_not_tell_and_what_would_is_said(fk: Run, run: Path, tmp_path: Path):
+    jax = pytest.importorskip("jax")
+    optax = pytest.importorskip("optax")
+    tree = {"params": {"0": {"kernel": jax.numpy.ones((4, 6)), "bias": jax.numpy.ones(6)}}}
+    tx = optax.adamw(1e-3)
+    state = training.TrainingState(model=tree, optimizer=tx.init(tree["params"]), tx=tx, rng=False)
+    with CheckpointManager(tmp_path / "linen", durable=False) as manager:
+        manager.save(state, step=1)
+    done = fk("resume-check", run, "--like", tmp_path / "linen")
+    assert (done.code, done.err) == (1, "")
+    told = " ".join(done.text.split())
+    assert "the files alone do not tell" in told
+    assert "0 states" not in told
+    assert "optimizer: 6 states of AdamW, as 'torch' has them, and 'linen' there" in told
+    assert "dry_run=True" in told, "the code is Python's, and no option of the command"
+
+
+def test_what_it_tells_to_run_works(run: Path):
+    files = {file.stem: firekeep.open(file) for file in (run / "step-00000003").glob("*.bpk")}
+    assert make().restore(files, dry_run=True).ok
+    for file in files.values():
+        file.close()

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from firekeep.arrays import as_array
-from firekeep.blobs import DeferredBlob, MemoryBlob, MemorySource
+from firekeep.blobs import DeferredBlob, MemoryBlob
 from firekeep.disk import WritePlan, to_bytes
 from firekeep.dtypes import BY_NAME, DType
 from firekeep.entry import TensorEntry
@@ -28,6 +28,7 @@ from firekeep.errors import EntryError, FirekeepError, FormatError, LimitError, 
 from firekeep.formats import FORMATS, Container, Contents, OpenOptions, format_for_suffix, open_source
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.scalars import Scalar
+from firekeep.sources import MemorySource
 
 F32 = BY_NAME["F32"]
 

@@ -17,9 +17,9 @@ import zlib
 import numpy as np
 import pytest
 
-from firekeep.blobs import FileSource, MemorySource
 from firekeep.errors import FirekeepError, MetadataError, TruncatedError, WrongFormatError
 from firekeep.formats._detect import detect, identify
+from firekeep.sources import FileSource, MemorySource
 from zip_builder import Part, build
 
 LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2)

@@ -6,11 +6,11 @@ import subprocess
 
 import pytest
 
-from firekeep.blobs import FileSource, MemorySource
 from firekeep.formats import OpenOptions
 from firekeep.formats._diagnose import Diagnosis, diagnose
 from firekeep.formats._protocol import Finding
 from firekeep.limits import Limits
+from firekeep.sources import FileSource, MemorySource
 from zip_builder import DEFLATED, Part, build
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"

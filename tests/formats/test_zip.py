@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from firekeep.blobs import FileSource, MemorySource, WindowBlob
+from firekeep.blobs import WindowBlob
 from firekeep.errors import (
     DigestError,
     FirekeepError,
@@ -19,6 +19,7 @@ from firekeep.errors import (
 )
 from firekeep.formats._zip import InflatedBlob, ZipDirectory, read_directory
 from firekeep.limits import DEFAULT_LIMITS, Limits
+from firekeep.sources import FileSource, MemorySource
 from zip_builder import DEFLATED, Part, build, deflate, widen
 
 

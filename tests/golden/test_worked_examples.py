@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from firekeep.blobs import MemoryBlob, MemorySource
+from firekeep.blobs import MemoryBlob
 from firekeep.disk import to_bytes
 from firekeep.dtypes import BY_NAME
 from firekeep.entry import TensorEntry
@@ -16,6 +16,7 @@ from firekeep.formats.burnpack import open_container, plan
 from firekeep.ids import ParamId
 from firekeep.limits import DEFAULT_LIMITS
 from firekeep.scalars import Scalar
+from firekeep.sources import MemorySource
 
 
 def entry(name: str, dtype: str, shape: tuple[int, ...], data: bytes, param_id: int | None = None) -> TensorEntry:

@@ -18,7 +18,7 @@ import pytest
 import safetensors.numpy
 
 import firekeep
-from firekeep.blobs import FileSource, MemoryBlob
+from firekeep.blobs import MemoryBlob
 from firekeep.comparison import _Comparer, _pieces
 from firekeep.dtypes import BY_NAME
 from firekeep.entry import TensorEntry
@@ -29,6 +29,7 @@ from firekeep.formats.pytorch._subtrees import ModelFinder
 from firekeep.formats.safetensors import _json, _pool
 from firekeep.limits import DEFAULT_LIMITS
 from firekeep.saving import Meter
+from firekeep.sources import FileSource
 from pickles import EMPTY_LIST, MARK, POP, call, floats, mapping, name, pickled, sequence, tensor, text, zip_file
 
 EVIL = pickled(call("os", "system", text("true")))

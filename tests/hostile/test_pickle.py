@@ -15,11 +15,11 @@ import pytest
 
 import firekeep
 from contracts.format_contract import touch_everything
-from firekeep.blobs import MemorySource
 from firekeep.errors import FirekeepError, LimitError, TruncatedError, UnsafePickleError
 from firekeep.formats import OpenOptions
 from firekeep.formats.pytorch import open_container, scan_source
 from firekeep.formats.pytorch._opcodes import NAMES
+from firekeep.sources import MemorySource
 from pickles import (
     BINPERSID,
     NONE,
@@ -188,7 +188,7 @@ def test_a_bomb_is_refused_or_harmless(bomb: str):
 MEASURE = """
 import json, resource, sys
 from hostile.test_pickle import BOMBS
-from firekeep.blobs import MemorySource
+from firekeep.sources import MemorySource
 from firekeep.errors import FirekeepError
 from firekeep.formats import OpenOptions
 from firekeep.formats.pytorch import open_container

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from firekeep.blobs import FileSource
 from firekeep.errors import FormatError, WrongFormatError
 from firekeep.formats._detect import detect, identify
 from firekeep.formats._diagnose import diagnose
+from firekeep.sources import FileSource
 
 CASES = Path(__file__).parents[1] / "data" / "cases" / "files"
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from firekeep.blobs import FileSource, MemorySource
 from firekeep.errors import (
     DigestError,
     FirekeepError,
@@ -19,6 +18,7 @@ from firekeep.errors import (
 )
 from firekeep.formats._zip import read_directory
 from firekeep.limits import DEFAULT_LIMITS
+from firekeep.sources import FileSource, MemorySource
 from zip_builder import DEFLATED, Part, build, deflate
 
 HOSTILE = Path(__file__).parents[1] / "data" / "cases" / "files" / "hostile"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, deserialize, safe_open
 
 from firekeep.arrays import as_array, entry_of
-from firekeep.blobs import MemoryBlob, MemorySource
+from firekeep.blobs import MemoryBlob
 from firekeep.disk import to_bytes
 from firekeep.dtypes import BY_SAFETENSORS, BY_TORCH
 from firekeep.entry import TensorEntry
@@ -25,6 +25,7 @@ from firekeep.errors import FirekeepError
 from firekeep.formats import Container, Contents, OpenOptions
 from firekeep.formats.safetensors import open_container, plan
 from firekeep.limits import DEFAULT_LIMITS
+from firekeep.sources import MemorySource
 
 NUMPY_TYPES = [
     "float64",

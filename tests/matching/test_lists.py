@@ -77,7 +77,10 @@ def test_a_longer_file_is_not_renumbered():
 def test_the_second_half_of_a_model_is_not_taken_for_the_first():
     made = match(linear(*(f"layers.{n}" for n in range(6))), linear(*(f"layers.{n}" for n in range(6, 12))))
     assert not made.pairs
-    assert str(made.ambiguities[0]) == ("'layers.{0…5}': the file may hold a part of a longer list: 'layers.{6…11}'")
+    assert str(made.ambiguities[0]) == (
+        "'layers.{0…5}': the file may hold a part of a longer list; its numbers in the file are 6 higher than in the model: "
+        "'layers.{6…11}'"
+    )
 
 
 def test_the_files_own_modules_tell_a_gap_from_a_missing_part():

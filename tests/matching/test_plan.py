@@ -159,3 +159,9 @@ def test_wants_left_out_after_planning_take_their_tensors_with_them():
     assert paired(made) == {"net.1.w": "net.2.w"}
     assert names(made.unused) == ["more.q"]
     assert made.missing == ()
+
+
+def test_a_tensor_of_another_shape_counts_for_each_place_it_would_fill():
+    made = match([want("in_proj", (6, 2), slots=("query", "key", "value"))], [offer("in_proj", (3, 1))])
+    assert made.misfits == 3
+    assert made.refusals(STRICT) == ("3 of another shape",)

@@ -78,3 +78,24 @@ def test_a_remedy_reads_as_a_sentence():
     assert re.fullmatch(
         r"names of the file begin with 'encoder\.'.*: rename=.*, or on the command line --rename .*", str(remedy)
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "file", "rules"),
+    [
+        (["a.w", "b.w"], ["a/w", "b/w"], ["/=>."]),
+        (["a.w", "b.w", "c.w"], ["params/a/w", "params/b/w", "stats/c/w"], ["/=>.", r"^params\.=>"]),
+        (["a.w", "own.q"], ["a/w", "other/v"], ["/=>."]),
+    ],
+)
+def test_slashes_become_dots(model, file, rules):
+    (remedy,) = remedies(model, file)
+    assert eval(remedy.python.removeprefix("rename=")) == rules
+    assert shlex.split(remedy.cli) == [word for rule in rules for word in ("--rename", rule)]
+    renamed = KeyRemapper.of(rules).rename(file).names
+    assert len(match(model, [renamed[name] for name in file]).pairs) == remedy.gain
+
+
+def test_slashes_that_would_change_nothing_or_that_the_model_has_too_are_left():
+    assert remedies(["conv.weight"], ["head/weight"]) == ()
+    assert not any("/=>" in one.python for one in remedies(["x/a.w", "x/b.w"], ["y/a.w", "y/b.w"]))

@@ -101,3 +101,36 @@ def test_a_wrapper_is_not_believed_where_no_tensor_fits():
 def test_the_last_segment_is_never_a_wrapper():
     assert paired(match(["module"], ["module.module"])) == {"module": "module.module"}
     assert match(["weight"], ["module"]).pairs == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "file"),
+    [
+        (["layers.0.w", "layers.2.w"], ["0.w", "2.w"]),
+        (["net.layers.0.w", "net.layers.2.w", "head.w"], ["net.0.w", "net.2.w", "head.w"]),
+        (["a.layers.0.layers.1.w", "a.layers.0.layers.2.w"], ["a.0.1.w", "a.0.2.w"]),
+        (["net.layers.0.w"], ["module.net.0.w"]),
+    ],
+)
+def test_the_list_of_a_sequential_goes_and_comes(model, file):
+    listed = sum("layers" in name for name in model)
+    for wanted, offered, did in ((model, file, "put before"), (file, model, "left out before")):
+        made = match(wanted, offered)
+        assert paired(made) == dict(zip(wanted, offered, strict=True))
+        assert made.ok
+        told = f"'layers', as the list of a Sequential is called, was {did} numbers in {listed} name{'s' * (listed > 1)} of the file"
+        assert told in made.steps
+
+
+def test_the_list_of_a_sequential_is_not_taken_by_force():
+    assert not match(["layers.0.w"], ["0.w"], match="exact").pairs
+    assert not match([want("layers.0.w", shape=(3, 3))], ["0.w"]).pairs
+    both = match(["0.w"], ["layers.0.w", "0.layers.w", "0.w"])
+    assert paired(both) == {"0.w": "0.w"}
+    doubt = match(["net.layers.0.w", "net.0.w"], ["net.0.layers.w", "net.0.w"])
+    assert paired(doubt) == {"net.0.w": "net.0.w"}
+
+
+def test_layers_on_both_sides_are_no_list_to_tell_of():
+    made = match(["layers.0.w", "layers.1.w"], ["module.layers.0.w", "module.layers.1.w"])
+    assert made.steps == ("prefix 'module.' was taken off 2 names of the file",)

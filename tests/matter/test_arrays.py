@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firekeep.arrays import as_array, dtype_of, entry_of, numpy_dtype
-from firekeep.blobs import DeferredBlob, FileSource, MemoryBlob, WindowBlob
+from firekeep.blobs import DeferredBlob, MemoryBlob, WindowBlob
 from firekeep.dtypes import TABLE, dtype
 from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import EntryError, UnsupportedError
+from firekeep.sources import FileSource
 
 WHOLE = [row for row in TABLE if row.numpy is not None and row.bits >= 8]
 

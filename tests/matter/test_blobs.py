@@ -11,18 +11,9 @@ import numpy as np
 import pytest
 
 from descriptors import open_below
-from firekeep.blobs import (
-    Blob,
-    DeferredBlob,
-    FileSource,
-    MemoryBlob,
-    MemorySource,
-    StridedBlob,
-    UnsharedBlob,
-    WindowBlob,
-    remaining,
-)
+from firekeep.blobs import Blob, DeferredBlob, MemoryBlob, StridedBlob, UnsharedBlob, WindowBlob
 from firekeep.errors import EntryError, TruncatedError
+from firekeep.sources import FileSource, MemorySource, remaining
 
 DATA = bytes(range(256)) * 40
 

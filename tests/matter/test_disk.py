@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from descriptors import open_below
-from firekeep.blobs import DeferredBlob, FileSource, MemoryBlob, StridedBlob, WindowBlob
+from firekeep.blobs import DeferredBlob, MemoryBlob, StridedBlob, WindowBlob
 from firekeep.disk import Part, WritePlan, to_bytes, write_file
 from firekeep.disk import _release as release
 from firekeep.disk import _stream as stream
 from firekeep.disk import _target as target
 from firekeep.errors import EntryError, TruncatedError
+from firekeep.sources import FileSource
 from matter.plans import failing, names_in, plan_of, plan_with
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from firekeep.blobs import Blob, DeferredBlob, MemoryBlob, MemorySource, WindowBlob
+from firekeep.blobs import Blob, DeferredBlob, MemoryBlob, WindowBlob
 from firekeep.dtypes import dtype
 from firekeep.entry import TensorEntry, find_ties, make_entries, tie_key, untied
 from firekeep.errors import EntryError, FirekeepError, TruncatedError, UnsupportedError
 from firekeep.ids import ParamId
+from firekeep.sources import MemorySource
 
 F32 = dtype("F32")
 

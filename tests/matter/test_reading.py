@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firekeep import reading
-from firekeep.blobs import FileSource, MemorySource
 from firekeep.errors import LimitError, TruncatedError
 from firekeep.reading import read_into, read_windows
+from firekeep.sources import FileSource, MemorySource
 
 DATA = bytes(np.random.default_rng(7).integers(0, 256, 70_000, dtype=np.uint8))
 

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firekeep.arrays import as_array, entry_of
-from firekeep.blobs import DeferredBlob, FileSource, MemoryBlob, StridedBlob, WindowBlob
+from firekeep.blobs import DeferredBlob, MemoryBlob, StridedBlob, WindowBlob
 from firekeep.dtypes import BY_NAME, QuantScheme, qfloat
 from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import EntryError, UnsupportedError
 from firekeep.ids import ParamId
+from firekeep.sources import FileSource
 from firekeep.views import (
     constant,
     flipped,

@@ -66,10 +66,10 @@ def test_a_record_that_contradicts_itself_is_refused_with_its_place(tmp_path):
 
 def test_the_keys_are_those_that_are_written():
     pytest.importorskip("torch")
-    from firekeep.bridges.torch import _schedulers
+    from firekeep.bridges.torch import _schedulers, _sifting
     from firekeep.training import _parts, _rest
 
     assert _describe.SCHEDULER == _schedulers.KEY
     assert _describe.TRAINING == _rest.KEY
     assert _describe.VALUES == _parts.VALUES
-    assert _comparison.COUNTERS >= _schedulers._COUNTERS
+    assert _comparison.COUNTERS >= _sifting._COUNTERS

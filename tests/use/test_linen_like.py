@@ -164,8 +164,13 @@ def test_a_layer_that_the_model_has_not_is_named(model, tmp_path):
 
 def test_what_tells_no_layers_is_refused(model, tmp_path):
     firekeep.save(model, tmp_path / "a.safetensors")
-    with pytest.raises(firekeep.RuleError, match="does not tell what layers"):
+    with pytest.raises(
+        firekeep.RuleError, match=r"'up\.weight': its shape .* may be that of a convolution and of a transposed"
+    ):
         firekeep.load_into(variables(), tmp_path / "a.safetensors", like=tmp_path / "a.safetensors")
+    firekeep.save(model, tmp_path / "a.bpk")
+    with pytest.raises(firekeep.RuleError, match="does not tell what layers"):
+        firekeep.load_into(variables(), tmp_path / "a.safetensors", like=tmp_path / "a.bpk")
 
 
 def test_a_state_dict_takes_a_file_of_burns_where_a_model_tells_its_layers(model, tmp_path):

@@ -91,3 +91,65 @@ def test_in_a_file_without_keys_the_remedy_is_a_rename():
     model = make_torch(seed=9)
     assert firekeep.load_into(model, data, rename=[r"^model\.=>"], allow_unused=True).complete
     assert state_of(model) == state_of(make_torch(1))
+
+
+PARTS = [
+    {"model.": 1, "ema.": 2},
+    {"state_dict/model.": 1, "state_dict/ema_model.": 2},
+    {"state_dict/model.": 1, "ema/shadow/": 2},
+    {"model/module.": 1, "ema/": 2},
+    {"G/": 1, "D/": 2},
+    {"student/backbone.": 1, "teacher/backbone.": 2},
+    {"a.b/model.": 1, "a.b/ema.": 2},
+    {"G/": 1, "D/": 2, "E/": 3},
+]
+"""Keys of dicts within dicts, up to each slash, and what names of tensors begin with there; by each, a seed."""
+
+
+def nested(parts: Mapping[str, int]) -> bytes:
+    root: dict[str, Any] = {}
+    for place, seed in parts.items():
+        node, *keys = root, *place.split("/")
+        for key in keys[:-1]:
+            node = node.setdefault(key, {})
+        node.update({keys[-1] + name: tensor for name, tensor in make_torch(seed).state_dict().items()})
+    buffer = io.BytesIO()
+    torch.save(root, buffer)
+    return buffer.getvalue()
+
+
+def ways_of(error: firekeep.FirekeepError) -> list[dict[str, Any]]:
+    """The keyword arguments that an error proposes, as someone would copy them."""
+    if isinstance(error, firekeep.LoadError):
+        told = [remedy.python for remedy in error.report.remedies]
+    else:
+        told = [(error.remedy or "").removeprefix("Choose one, ").removesuffix(".")]
+    return [eval(f"dict({one})") for one in told]
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=" ".join)
+@pytest.mark.parametrize("strict", [True, False])
+def test_each_way_that_is_proposed_takes_exactly_one_part(parts: Mapping[str, int], strict: bool):
+    data, model = nested(parts), make_torch(seed=9)
+    with pytest.raises(firekeep.FirekeepError) as caught:
+        firekeep.load_into(model, data, strict=strict)
+    ways, seeds = ways_of(caught.value), []
+    assert ways
+    for way in ways:
+        model = make_torch(seed=9)
+        assert firekeep.load_into(model, data, strict=strict, **way).complete
+        seeds += [seed for seed in parts.values() if state_of(model) == state_of(make_torch(seed))]
+    assert seeds == sorted(set(seeds))
+    assert len(seeds) == len(ways) == (len(parts) if isinstance(caught.value, firekeep.LoadError) else 1)
+
+
+def test_more_in_the_part_is_told_along_with_the_choice():
+    with pytest.raises(firekeep.RuleError, match=r"top_level_key='model', allow_unused=True\."):
+        firekeep.load_into(make_torch(seed=9), nested({"model/": 1, "ema/": 2, "model/old.": 3}), layout="torch")
+
+
+def test_renames_that_were_given_stay_behind_the_one_that_chooses():
+    arrays = {f"{part}.x.{n}": a for part in ("model", "ema") for n, a in arrays_of(make_torch(1)).items()}
+    data = firekeep.save_bytes(arrays, format="safetensors")
+    with pytest.raises(firekeep.RuleError, match=r'rename=\[r"\^model\\\.x\\\.=>", \.\.\.\], allow_unused=True'):
+        firekeep.load_into(make_torch(seed=9), data, rename=[r"\bx\.=>"])

@@ -86,7 +86,8 @@ def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Conven
     All slots are planned for, and the chosen ones kept: a list is matched by all of its elements.
     """
     wanted = list_wants(outline, layout, in_rows=offered.in_rows, layers=offered.layers)
-    options = MatchOptions(match=job.match, modules=wanted.modules, submodules=offered.submodules)
+    sources = offered.sources if job.remapper else {}
+    options = MatchOptions(match=job.match, modules=wanted.modules, submodules=offered.submodules, sources=sources)
     found = plan(wanted.wants, offered.entries, options=options)
     if layout not in (None, outline.convention):
         found = _turn_ties(found, outline)

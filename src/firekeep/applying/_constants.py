@@ -15,20 +15,28 @@ def compare_constants(
     """Give the constants that two models do not agree on, part by part, where both tell them.
 
     `tensors` maps names of the model's tensors to those of the source that go there, and so parts to parts. What has no tensors of
-    its own (an activation) belongs to what is called so in the source, in the part around that has some.
+    its own (an activation) belongs to what is called so in the source, in the part around that has some. Two layers of different kinds
+    that hold the same tensors differ in `kind`.
     """
     others = {part.path: part for part in source}
     mine = {part.path: part for part in model}
     pairs = _pair(tensors, mine, others)
     places = dict(_around(pairs))
+    held = {name.rpartition(".")[0]: other.rpartition(".")[0] for name, other in tensors.items()}
     for path, part in mine.items():
         if path not in pairs:
             outer, dot, last = path.rpartition(".")
             other = others.get(f"{places.get(outer, outer)}{dot}{last}")
         else:
             other = others[pairs[path]]
-        if other is not None and other.kind == part.kind:
+        if other is None:
+            continue
+        if other.kind == part.kind:
             yield from _differences(part, other)
+        elif path in held and held[path] == other.path:
+            yield ConstantDifference(
+                path=path, source_path=other.path, constant="kind", model=part.kind, source=other.kind
+            )
 
 
 def _pair(tensors: Mapping[str, str], mine: Mapping[str, Constants], others: Mapping[str, Constants]) -> dict[str, str]:

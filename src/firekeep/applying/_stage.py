@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from firekeep.blobs import MemoryBlob, Source
+from firekeep.blobs import MemoryBlob
 from firekeep.bridges import Filling
 from firekeep.entry import TensorEntry
 from firekeep.reading import read_windows
+from firekeep.sources import Source
 
 
 def stage(fillings: Sequence[Filling]) -> list[Filling]:

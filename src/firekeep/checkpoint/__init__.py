@@ -5,6 +5,7 @@ from __future__ import annotations
 from firekeep.checkpoint._catalog import Catalog, Layout
 from firekeep.checkpoint._doors import check_resume, prune_steps
 from firekeep.checkpoint._errors import CheckpointWarning, DirectoryBusyError, NoStepError, StepExistsError
+from firekeep.checkpoint._hints import hint
 from firekeep.checkpoint._manager import CheckpointManager
 from firekeep.checkpoint._reports import PruneReport, StepRestored, StepSaved
 from firekeep.checkpoint._resume_report import PartCheck, ResumeReport
@@ -50,6 +51,7 @@ __all__ = [
     "StepSaved",
     "check_resume",
     "doomed",
+    "hint",
     "prune_steps",
     "scan_steps",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firekeep.blobs import CHUNK, Blob, MemoryBlob
@@ -57,10 +56,11 @@ def digested(plan: WritePlan) -> tuple[WritePlan, xxhash.xxh3_128]:
     return WritePlan(nbytes=plan.nbytes, parts=parts), digest
 
 
-def digest_of(path: Path) -> str:
-    """Read a file and give its digest."""
+def digest_of(fd: int) -> str:
+    """Read an open file and give its digest."""
     digest = new_digest()
-    with path.open("rb") as file:
+    with open(fd, "rb", closefd=False) as file:
+        file.seek(0)
         while piece := file.read(CHUNK):
             digest.update(piece)
     return digest.hexdigest()

@@ -20,6 +20,6 @@ class NoStepError(FirekeepError, LookupError):
 
 
 class DirectoryBusyError(FirekeepError, TimeoutError):
-    """Another process has held the directory's lock for too long."""
+    """Another process has held the directory's lock for too long, or kept replacing the step that was to be read."""
 
     __str__ = FirekeepError.__str__

@@ -46,6 +46,9 @@ class Folders(Shelf):
     def look(self, directory: Path, step: int) -> StepInfo | IncompleteStep | None:
         return _look(directory / step_name(step), step)
 
+    def look_again(self, info: StepInfo) -> StepInfo | IncompleteStep | None:
+        return _look(info.folder, info.step)
+
     def write(self, pen: Pen, sections: Sequence[Section], info: StepInfo) -> StepInfo:
         written = replace(info, files=tuple(pen.write(section.name, section.contents) for section in sections))
         pen.write_bytes(MANIFEST, manifest.render(written))

@@ -17,6 +17,8 @@ from firekeep.checkpoint._background import Background
 from firekeep.checkpoint._catalog import Catalog, Layout, describe
 from firekeep.checkpoint._digest import digest_of
 from firekeep.checkpoint._errors import CheckpointWarning, DirectoryBusyError, NoStepError
+from firekeep.checkpoint._held import HeldStep, hold_step
+from firekeep.checkpoint._hints import hint, make_directory, unmake
 from firekeep.checkpoint._manifest import check_facts, check_metrics, check_step
 from firekeep.checkpoint._numbers import Numbers, higher_step, note_of, warning_of
 from firekeep.checkpoint._reports import PruneReport, StepRestored, StepSaved
@@ -28,11 +30,9 @@ from firekeep.checkpoint._store import Store
 from firekeep.errors import FirekeepError, RuleError
 from firekeep.formats import OpenOptions
 from firekeep.limits import DEFAULT_LIMITS, Limits
-from firekeep.opened import OpenedFile, open_file
 from firekeep.sections import Savable, Section
 from firekeep.wording import some
 
-_TRIES = 3
 Which = Literal["latest", "best"]
 
 
@@ -45,12 +45,14 @@ class CheckpointManager:
     nothing is before a new step is complete.
 
     `every` is how many steps lie between two saves by `tick`. `background=True` copies the state and writes the copy on a thread: the
-    loop goes on, one save is in flight at most, and what goes wrong is raised by the next call. Arrays of JAX in the CPU's memory
-    never change: they are held until they are written, and not copied. The memory of the copy is taken at the first save, or with
-    `preallocate=True` at the first `tick` or `restore`, when the state is known; a number of bytes takes it now.
+    loop goes on, one save is in flight at most, and what goes wrong is raised by the next call. NumPy's and torch's memory is copied.
+    Arrays of JAX in the CPU's memory never change: they are held until they are written, and not copied, so memory that one shares with
+    NumPy or torch (`jax.device_put` of an array, `from_dlpack`) must not be written to until `wait` has come back, as JAX itself asks.
+    The memory of the copy is taken at the first save, or with `preallocate=True` at the first `tick` or `restore`, when the state is
+    known; a number of bytes takes it now.
     `digest=True` keeps a digest of each file for `verify`. `durable=False` skips the fsyncs and nothing else. `layout="burn"` reads and
     writes the three files a step of Burn's Learner. Several processes may use one directory: whoever finds it locked for longer than
-    `lock_timeout` seconds gets `DirectoryBusyError`.
+    `lock_timeout` seconds gets `DirectoryBusyError`. A step is read as one save left it, though another process replaces it meanwhile.
 
     Example:
         >>> with CheckpointManager("run", keep=KeepLast(3) | KeepEvery(1000)) as manager:  # doctest: +SKIP
@@ -104,7 +106,7 @@ class CheckpointManager:
         self._warned = False
         self._numbers = Numbers()
         # A folder that cannot be made is told now, not after an epoch.
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self._made = make_directory(self.directory)
         self.recover()
         if background and preallocate is not True and preallocate > 0:
             self._buffers.reserve(preallocate, populate=True)
@@ -245,32 +247,30 @@ class CheckpointManager:
     def restore(self, state: Savable, step: int | Which = "latest") -> StepRestored:
         """Bring a state back: the latest complete step, the best, or one by its number.
 
-        Incomplete steps are never chosen. Raises `NoStepError` saying what there is; what the state itself raises names the step.
+        Incomplete steps are never chosen. Whatever other processes save meanwhile, what comes back is of one save. Raises `NoStepError`
+        saying what there is, `DirectoryBusyError` for a step that is replaced all the time; what the state itself raises names the step.
         """
         self.wait()
         self.recover()
-        for attempt in range(_TRIES):
-            info = self._choose(step)
-            with contextlib.ExitStack() as stack:
-                try:
-                    opened = {name: stack.enter_context(self._open(path)) for name, path in info.paths.items()}
-                except FileNotFoundError:
-                    if attempt == _TRIES - 1:
-                        raise
-                    continue  # another process has deleted or replaced the step meanwhile
-                try:
-                    report = state.restore(opened)
-                except Exception as error:
-                    error.add_note(f"It was step {info.step} of {self.directory} that was to be restored.")
-                    raise
-            self._numbers.note(state, info.step)
-            if self._preallocate:
-                self.reserve(state)
-            return StepRestored(info=info, report=report)
-        raise AssertionError  # the loop returns or raises
+        with self._hold(step) as held:
+            try:
+                report = state.restore(held.opened(OpenOptions(limits=self._store.limits)))
+            except Exception as error:
+                error.add_note(f"It was step {held.info.step} of {self.directory} that was to be restored.")
+                raise
+        self._numbers.note(state, held.info.step)
+        if self._preallocate:
+            self.reserve(state)
+        return StepRestored(info=held.info, report=report)
 
-    def _open(self, path: Path) -> OpenedFile:
-        return open_file(path, OpenOptions(limits=self._store.limits))
+    def _hold(self, step: int | Which) -> contextlib.AbstractContextManager[HeldStep]:
+        store = self._store
+        return hold_step(
+            lambda: (store.layout, self._choose(step)),
+            directory=store.directory,
+            lock_timeout=store.lock_timeout,
+            doubt=lambda info: step == "latest" and store.passed_over(info.step),
+        )
 
     def _choose(self, step: int | str) -> StepInfo:
         if step == "latest" and (newest := self._store.latest()) is not None:
@@ -287,7 +287,10 @@ class CheckpointManager:
         else:
             found, asked = catalog.find(check_step(step)), f"step {step}"
         if found is None:
-            raise NoStepError(f"{asked} is asked for, and {describe(catalog)}")
+            if not catalog.steps:
+                unmake(self._made)  # the name may be mistyped, and a save makes it again
+            remedy = None if catalog.steps else hint(self.directory)
+            raise NoStepError(f"{asked} is asked for, and {describe(catalog)}", remedy=remedy)
         return found
 
     def prune(self, *, dry_run: bool = False) -> PruneReport:
@@ -300,12 +303,12 @@ class CheckpointManager:
 
     def verify(self, step: int | Which = "latest") -> tuple[str, ...]:
         """Read a step's files and give the names of those whose digest is not the one kept; without digests only sizes are known."""
-        info = self._choose(step)
-        return tuple(
-            file.name
-            for file in info.files
-            if file.xxh3 is not None and digest_of(info.folder / file.name) != file.xxh3
-        )
+        with self._hold(step) as held:
+            return tuple(
+                file.name
+                for file in held.info.files
+                if file.xxh3 is not None and digest_of(held.fileno(file.section)) != file.xxh3
+            )
 
     def recover(self) -> tuple[str, ...]:
         """Tidy up after processes that were killed in a save, and say what was done; every save does it, too."""

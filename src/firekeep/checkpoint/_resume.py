@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from firekeep import applying
 from firekeep.applying import LoadJob
-from firekeep.checkpoint._catalog import Catalog, describe
+from firekeep.checkpoint._catalog import Catalog, Layout, describe
 from firekeep.checkpoint._errors import NoStepError
+from firekeep.checkpoint._held import hold_step
+from firekeep.checkpoint._hints import hint
 from firekeep.checkpoint._names import step_of
 from firekeep.checkpoint._resume_report import PartCheck, ResumeReport
 from firekeep.checkpoint._retention import KeepBest
@@ -19,6 +22,7 @@ from firekeep.checkpoint._step import StepInfo
 from firekeep.checkpoint._store import scan_steps
 from firekeep.errors import FirekeepError, RuleError
 from firekeep.formats import OpenOptions
+from firekeep.layouts import CONVENTIONS
 from firekeep.likeness import outline_of_file
 from firekeep.limits import Limits
 from firekeep.opened import OpenedFile, open_file
@@ -32,14 +36,13 @@ from firekeep.records import (
     describe_record,
 )
 from firekeep.report import LoadReport
-from firekeep.supply import supply_of_opened
+from firekeep.supply import Supply, supply_of_opened
 from firekeep.wording import count, quote, some
 
 _OWN_FACTS = frozenset(("host", "pid", "cpus", "step", "epoch", "firekeep"))
 """Facts that differ from save to save, and decide nothing."""
 _SETTINGS = frozenset(("length", "seed", "shuffle", "num_replicas", "drop_last", "batch_size"))
 """What the order of samples follows from."""
-_SUBFOLDERS = ("checkpoint", "checkpoints")
 
 
 @dataclass(slots=True)
@@ -67,6 +70,7 @@ def check(place: Path, like: Path, *, step: int | str, best: KeepBest, limits: L
         checks = tuple(_file_checks(mine, theirs, options) if theirs.is_file else _step_checks(mine, theirs, options))
         if not checks:
             raise RuleError(f"{mine.what} has {some(list(mine.sections))}, and {theirs.what} nothing of the kind")
+        checks = tuple(_with_question(checks, mine))
         seen = {check.name for check in checks}
         return ResumeReport(
             source=mine.what,
@@ -82,8 +86,11 @@ def check(place: Path, like: Path, *, step: int | str, best: KeepBest, limits: L
         )
 
 
-def choose_step(place: Path, step: int | str, best: KeepBest) -> StepInfo:
-    """Find a step in a directory of them; a directory that is a step is that one. Raises `NoStepError` saying what there is."""
+def choose_step(place: Path, step: int | str, best: KeepBest) -> tuple[Layout, StepInfo]:
+    """Find a step in a directory of them; a directory that is a step is that one. Raises `NoStepError` saying what there is.
+
+    The layout of the directory is given with it.
+    """
     number = step_of(place.resolve().name)
     catalog = scan_steps(place)
     if number is not None and not catalog.steps:
@@ -92,8 +99,10 @@ def choose_step(place: Path, step: int | str, best: KeepBest) -> StepInfo:
         step = number if step == "latest" else step
     found = _found(catalog, step, best)
     if found is None:
-        raise NoStepError(f"{_asked(step, best)} is asked for, and {describe(catalog)}", remedy=_elsewhere(place))
-    return found
+        raise NoStepError(
+            f"{_asked(step, best)} is asked for, and {describe(catalog)}", remedy=None if catalog.steps else hint(place)
+        )
+    return catalog.layout, found
 
 
 def _found(catalog: Catalog, step: int | str, best: KeepBest) -> StepInfo | None:
@@ -112,24 +121,16 @@ def _asked(step: int | str, best: KeepBest) -> str:
     return "a step" if step == "latest" else f"step {step}"
 
 
-def _elsewhere(place: Path) -> str | None:
-    """Name the folder below that holds steps: Burn's Learner keeps them in one of its own."""
-    for name in _SUBFOLDERS:
-        if scan_steps(place / name).steps:
-            return f"There are steps in {place / name}: give that."
-    return None
-
-
 def _open(place: Path, step: int | str, best: KeepBest, options: OpenOptions, stack: contextlib.ExitStack) -> _Side:
     if place.is_dir():
-        info = choose_step(place, step, best)
+        held = stack.enter_context(hold_step(lambda: choose_step(place, step, best), directory=place))
+        info = held.info
         side = _Side(f"step {info.step} of {_parent(place, info)}", info.step, info.facts)
-        paths = info.paths
+        files = held.opened(options)
     else:
         side = _Side(str(place), is_file=True)
-        paths = {"": place}
-    for name, path in paths.items():
-        opened = stack.enter_context(open_file(path, options))
+        files = {"": stack.enter_context(open_file(place, options))}
+    for name, opened in files.items():
         kind = _kind(opened)
         section = name or {"module": "model"}.get(kind, kind)
         side.sections[section], side.kinds[section] = opened, kind
@@ -179,6 +180,8 @@ def _check(name: str, kind: str, opened: OpenedFile, other: OpenedFile, options:
     try:
         if kind == "optimizer":
             records = (OptimizerRecord.of_opened(opened), OptimizerRecord.of_opened(other))
+            if (why := _apart(*(record.layout for record in records))) is not None:
+                return PartCheck(name=name, kind=kind, exact=False, untold=True, told=f"{_states(records[0])}, {why}")
             return _of_optimizer(opened, name, compare_optimizers(*records))
         if kind == "scheduler":
             schedules = (LrSchedulerRecord.of_opened(opened), LrSchedulerRecord.of_opened(other))
@@ -197,7 +200,14 @@ def _check(name: str, kind: str, opened: OpenedFile, other: OpenedFile, options:
 def _of_model(name: str, opened: OpenedFile, other: OpenedFile, options: OpenOptions) -> PartCheck:
     supply = supply_of_opened(opened, options)
     job = LoadJob(dry_run=True)
-    outline, target = outline_of_file(other.path, options, supply, job)
+    try:
+        outline, target = outline_of_file(other, options, supply, job)
+    except RuleError:
+        why = _apart(*(_layout_name(one) for one in (supply, supply_of_opened(other, options))))
+        if why is None:
+            raise
+        told = f"{count(len(opened), 'tensor')}, {why}"
+        return PartCheck(name=name, kind="module", exact=False, untold=True, told=told)
     report = applying.preview(outline, supply, job, target=target)
     wrong = {*report.missing, *(problem.name for problem in report.errors)}
     told = f"{report.wanted - len(wrong):,} of {count(report.wanted, 'tensor')}"
@@ -211,6 +221,38 @@ def _of_model(name: str, opened: OpenedFile, other: OpenedFile, options: OpenOpt
         report=report,
         notes=tuple(f"{one} is cast from {old} to {new}" for one, (old, new) in list(report.casts.items())[:5]),
     )
+
+
+def _layout_name(supply: Supply) -> str | None:
+    return None if supply.layout is None else supply.layout.name
+
+
+def _apart(mine: str | None, theirs: str | None) -> str | None:
+    """Say that tensors lie as two frameworks have them, where both are known."""
+    if mine == theirs or not {mine, theirs} <= set(CONVENTIONS):
+        return None
+    return f"as {mine!r} has them, and {theirs!r} there: a restore turns them round by the layers, which no file of the two tells"
+
+
+def _states(record: OptimizerRecord) -> str:
+    return f"{count(len(record.paths), 'state')} of {record.optimizer or 'an optimizer'}"
+
+
+def _with_question(checks: Iterable[PartCheck], mine: _Side) -> Iterator[PartCheck]:
+    """Say once, of what the files do not tell, how the objects are asked in the program that makes them."""
+    asked = False
+    for one in checks:
+        path = mine.sections[one.name].path
+        if one.untold and not asked and path is not None:
+            asked = True
+            place = os.fspath(Path(path).parent)
+            files = f"{{file.stem: firekeep.open(file) for file in pathlib.Path({place!r}).glob('*.bpk')}}"
+            question = f"print(state.restore({files}, dry_run=True))"
+            yield replace(
+                one, notes=(f"to know it, ask from Python, with the TrainingState that is to go on: {question}",)
+            )
+        else:
+            yield one
 
 
 def _of_optimizer(opened: OpenedFile, name: str, made: OptimizerReport) -> PartCheck:

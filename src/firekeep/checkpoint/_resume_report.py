@@ -24,6 +24,8 @@ class PartCheck:
     dropped: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     report: Any = None
+    untold: bool = False
+    """The files alone do not tell what would become of it: they lie as two frameworks have them."""
 
     def to_dict(self) -> dict[str, Any]:
         """Give it as data that `json` writes."""
@@ -31,6 +33,7 @@ class PartCheck:
             "name": self.name,
             "kind": self.kind,
             "exact": self.exact,
+            "untold": self.untold,
             "told": self.told,
             "fresh": dict(self.fresh),
             "dropped": dict(self.dropped),
@@ -86,6 +89,10 @@ class ResumeReport:
 
     def headline(self) -> Iterator[str]:
         """Give the answer."""
+        if any(part.untold for part in self.parts):
+            untold = "what of it would go there, across frameworks, the files alone do not tell"
+            yield from lines([f"{self.source} would NOT be restored exactly into {self.like}: {untold}"], indent="")
+            return
         how = "would be" if self.exact else "would NOT be"
         yield from lines([f"{self.source} {how} restored exactly into {self.like}"], indent="")
 

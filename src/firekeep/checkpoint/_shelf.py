@@ -70,6 +70,10 @@ class Shelf(ABC):
     def look(self, directory: Path, step: int) -> StepInfo | IncompleteStep | None:
         """Look for one step."""
 
+    def look_again(self, info: StepInfo) -> StepInfo | IncompleteStep | None:
+        """Look for a step where it was found."""
+        return self.look(info.folder, info.step)
+
     @abstractmethod
     def write(self, pen: Pen, sections: Sequence[Section], info: StepInfo) -> StepInfo:
         """Write all files of a step into its scratch folder, the one that makes it complete last."""

@@ -74,6 +74,12 @@ class Store:
         looked = (self.find(step) for step in steps)
         return next((info for info in looked if info is not None), None)
 
+    def passed_over(self, step: int) -> bool:
+        """Say whether there is something of a step above this one: it is incomplete, or being replaced at this moment."""
+        names = listed(self.directory)
+        aside = {found[0] for name in names if (found := scratch_of(name)) is not None and found[2] == ASIDE}
+        return any(number > step for number in aside | self.shelf.numbers(names))
+
     def find(self, step: int) -> StepInfo | None:
         """Find one step, if it is complete and in its place."""
         found = self.shelf.look(self.directory, step)

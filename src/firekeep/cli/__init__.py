@@ -54,7 +54,8 @@ class _Commands(click.Group):
 def commands() -> None:
     """Look into, check, compare, convert and match model weight files, and the checkpoints of training runs.
 
-    Reads .bpk (Burn), .safetensors and PyTorch files; the kind is told from the content. Nothing in a file is ever executed.
+    Reads .bpk (Burn), .safetensors, PyTorch files, .npy and .npz (NumPy), .msgpack (Flax), .h5 and .keras (HDF5, Keras) and .gguf;
+    writes .bpk and .safetensors. The kind is told from the content. Nothing in a file is ever executed.
 
     Exit codes: 0 yes, 1 the answer is no (damaged, dangerous, different, no match), 2 could not do it; the reason is then on
     standard error.

@@ -30,6 +30,7 @@ _PHRASES = (
     (r"\bwith exclude\b", "with --exclude"),
     (r"(?<!-)\bmax_shard_size\b", "--max-shard-size"),
     (r"\blike= a model,? or (?:a|the) file\b", "--like a file"),
+    (r"\blike= a model,? or a PyTorch file of a whole model\b", "--like a PyTorch file of a whole model"),
     (r"\blike= a file or a model\b", "--like a file"),
     (r"\blike=(?=[\s,.;)]|$)", "--like"),
     (r"\bkeep the layout they have(?=[.,;]|$)", "keep the layout they have by leaving out --layout"),

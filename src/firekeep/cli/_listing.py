@@ -7,7 +7,7 @@ from typing import Any
 
 from firekeep.cli._output import LONGEST, columns, pad, plain, shape, shorten, shown, width
 from firekeep.cli._tree import Line, Row, draw, grow
-from firekeep.wording import count, middle, size
+from firekeep.wording import count, lines, middle, size
 
 _LINE = 80
 _SIZE = 7
@@ -138,7 +138,8 @@ def _outline(value: Any, indent: str, everything: bool) -> Iterator[str]:
             yield f"{indent}{label}"
             yield from _outline(item, indent + "  ", everything)
         else:
-            yield f"{indent}{label} {_leaf(item, everything)}"
+            told = f"{label} {_leaf(item, everything)}"
+            yield from [f"{indent}{told}"] if everything else lines([told], indent=indent)
     if len(few) < len(items):
         yield f"{indent}... {len(items) - len(few):,} more: --all shows them"
 

@@ -50,9 +50,9 @@ def rename_options(command: _Command) -> _Command:
 
 def renames(*, rename: tuple[str, ...], preset: tuple[str, ...], mapping: str | None) -> KeyRemapper:
     """Read these options, in the order in which their rules are tried."""
-    from firekeep import models
+    from firekeep import previews
 
-    return models.renames_of(rename, presets=preset, mapping=mapping)
+    return previews.renames_of(rename, presets=preset, mapping=mapping)
 
 
 def examples(*lines: str) -> str:

@@ -18,6 +18,8 @@ LONGEST = 160
 LONGEST_NAME = 64
 """Characters of one value, and of one name, shown; `--json` gives all of them."""
 
+_HELD = "\N{NO-BREAK SPACE}"
+"""Stands for spaces that no line is broken at; of a file's text none is left once it is escaped."""
 _MAX_DEPTH = 64
 _MAX_NODES = 200_000
 _MAX_TEXT = 1 << 26
@@ -63,6 +65,15 @@ def folded(text: str, *, indent: str = "") -> Iterator[str]:
     """Escape a text and break it into lines of 80 columns; a word that fits in none is cut in the middle."""
     words = (middle(escape(word), WIDTH - len(indent) - 2) for word in text.split(" "))
     return lines([" ".join(words)], indent=indent)
+
+
+_COMMAND = re.compile(r"`[^`]*`")
+
+
+def advice(text: str, *, indent: str = "") -> Iterator[str]:
+    """Escape a text and break it into lines of 80 columns; words and commands in backquotes stay whole, to be copied."""
+    held = _COMMAND.sub(lambda command: command[0].replace(" ", _HELD), escape(text))
+    return (line.replace(_HELD, " ") for line in lines([held], indent=indent))
 
 
 def escape_lines(text: str) -> list[str]:
@@ -111,10 +122,13 @@ def write_json(data: Any) -> None:
 
 
 def warn(message: str) -> None:
-    """Write one line to standard error, escaped."""
+    """Write one line to standard error, escaped; for a terminal it is broken at spaces."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"firekeep: {escape(message)}\n")
+            told = f"firekeep: {escape(message)}"
+            if sys.stderr.isatty():
+                told = "\n".join(advice(told))
+            sys.stderr.write(f"{told}\n")
             sys.stderr.flush()
 
 

@@ -37,16 +37,21 @@ def _may_be_one(opened: OpenedFile) -> bool:
 
 def summary_of(path: str) -> str | None:
     """Say in a line what a file is a record of; None where it is none, or cannot be opened."""
+    found = asked(path)
+    return None if found is None else found.summary
+
+
+def asked(path: str) -> RecordDescription | None:
+    """Open a file and say what it is a record of; None where it is none, or cannot be opened."""
     from firekeep import api
 
     try:
         if not _is_burnpack(Path(path)):
             return None
         with api.open(path) as opened:
-            found = described(opened)
+            return described(opened)
     except (FirekeepError, OSError):
         return None
-    return None if found is None else found.summary
 
 
 def _is_burnpack(path: Path) -> bool:

@@ -172,7 +172,9 @@ def _hints(catalog: Catalog) -> Sequence[str]:
     if catalog.directory.name in names:
         return [f"it is one of the {count(len(names), 'step')} of {above}: give that"]
     below = [catalog.directory / name for name in ("checkpoint", "checkpoints")]
-    return [f"there are steps in {place}: give that" for place in below if checkpoint.scan_steps(place).steps]
+    found = [f"there are steps in {place}: give that" for place in below if checkpoint.scan_steps(place).steps]
+    other = None if found or catalog.incomplete else checkpoint.hint(catalog.directory)
+    return found if other is None else [other]
 
 
 def _document(catalog: Catalog, rule: KeepBest | None, report: PruneReport | None) -> dict[str, Any]:

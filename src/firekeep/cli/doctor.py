@@ -14,6 +14,9 @@ from firekeep.cli._options import as_json_option, examples, files_argument
 if TYPE_CHECKING:
     from firekeep.formats._diagnose import Diagnosis
 
+_OF_RECORDS = ("metadata keys", "scalars")
+"""Facts that are left out of a record: they begin with the numbers of parameters, and what they hold is told otherwise."""
+
 
 @click.command(
     "doctor",
@@ -32,8 +35,11 @@ def command(*, files: tuple[str, ...], as_json: bool) -> int:
 
     def ask(file: str) -> Diagnosis:
         found = api.doctor(file)
-        record = _records.summary_of(file) if found.opens else None
-        return found if record is None else replace(found, facts=(*found.facts, ("record", record)))
+        record = _records.asked(file) if found.opens else None
+        if record is None:
+            return found
+        facts = (fact for fact in found.facts if fact[0] not in _OF_RECORDS)
+        return replace(found, facts=(*facts, ("record", record.summary)))
 
     return _reports.ask_each(files, ask=ask, is_good=lambda found: found.opens, show=_show, as_json=as_json)
 
@@ -48,4 +54,4 @@ def _show(found: Diagnosis) -> Iterator[str]:
     yield from _reports.findings(found.findings)
     yield "  firekeep opens it." if found.opens else "  firekeep does not open it."
     if found.next_step:
-        yield f"  Next: {_output.escape(_errors.for_command_line(found.next_step))}"
+        yield from _output.advice(f"Next: {_errors.for_command_line(found.next_step)}", indent="  ")

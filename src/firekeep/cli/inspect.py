@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firekeep.cli import _listing, _output, _records
+from firekeep.cli import _layers, _listing, _output, _records
 from firekeep.cli._errors import YES
 from firekeep.cli._options import as_json_option, examples
 from firekeep.cli._tree import Row
-from firekeep.wording import count, size
+from firekeep.wording import count, headline, lines, size
 
 if TYPE_CHECKING:
     from firekeep.opened import OpenedFile
@@ -69,18 +69,19 @@ def command(
         if as_json:
             _output.write_json(_document(opened, rows, record, values=values))
             return YES
-        lines = [_headline(opened, rows, record)]
+        told = _headline(opened, rows, record)
         if rows:
             listing = _listing.table(rows) if table else _listing.tree(rows, fold=not everything)
-            lines += ["", *listing, "", *_listing.totals(rows)]
-        lines += _recorded(record, everything=everything)
-        lines += _beside(opened, record, everything=everything)
+            told += ["", *listing, "", *_listing.totals(rows)]
+        told += _listing.section("Names of layers in the model", _layers.named(opened), everything=everything)
+        told += _recorded(record, everything=everything)
+        told += _beside(opened, record, everything=everything)
         if values:
             held = _listing.section("Values", _held(opened), everything=everything, tensors=everything)
-            lines += held or ["", "Values: none besides the tensors"]
+            told += held or ["", "Values: none besides the tensors"]
         elif not rows and opened.format == "pytorch":
-            lines += ["", "There is no tensor in it: --values shows what it holds."]
-    _output.write_lines(lines)
+            told += ["", "There is no tensor in it: --values shows what it holds."]
+    _output.write_lines(told)
     return YES
 
 
@@ -109,14 +110,15 @@ def _rows(opened: OpenedFile, names: Mapping[str, str]) -> list[Row]:
     return sorted(rows.values(), key=lambda row: _output.natural(row.name))
 
 
-def _headline(opened: OpenedFile, rows: Sequence[Row], record: RecordDescription | None) -> str:
+def _headline(opened: OpenedFile, rows: Sequence[Row], record: RecordDescription | None) -> list[str]:
     facts = [f"{opened.format} {opened.variant}".rstrip(), count(len(rows), "tensor")]
     if record is not None:
         facts.insert(1, _output.shown(record.title))
     nbytes = _file_bytes(opened)
     if nbytes is not None:
         facts.append(size(nbytes))
-    return f"{_output.escape(opened.path or '')}: {', '.join(facts)}"
+    told = headline(f"{_output.escape(opened.path or '')}:", ", ".join(facts)).split("\n")
+    return [told[0], *(line for rest in told[1:] for line in lines([rest.strip()]))]
 
 
 def _file_bytes(opened: OpenedFile) -> int | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from firekeep.cli import _output
+from firekeep.cli import _layers, _output
 from firekeep.cli._errors import YES, narrower
 from firekeep.cli._options import as_json_option, examples, rename_options, renames
 from firekeep.wording import WIDTH, count, headline, quote
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from firekeep.rules import Renaming
 
 _ARROW = "  ->  "
+_LAYERS = 8
+"""Layers whose names in the model are told."""
 
 
 @click.command(
@@ -50,37 +52,42 @@ def command(
     Every rule is told with the number of names it was found in. Two names that would become one are refused with exit
     code 2. Names are those that convert and match see: of a PyTorch checkpoint, those of the one part that is a model.
     """
-    from firekeep import models
+    from firekeep import previews
 
     remapper = renames(rename=rename, preset=preset, mapping=mapping)
-    names = models.renamed_keys(file, top_level_key=top_level_key)
+    names = previews.renamed_keys(file, top_level_key=top_level_key)
     with narrower(file):
         renaming = remapper.rename(sorted(names, key=_output.natural))
-    part = top_level_key or (None if top_level_key == "" else _part(file))
+    part, layers = _asked(file)
+    part = top_level_key or (None if top_level_key == "" else part)
     if as_json:
-        _output.write_json(_document(file, part, renaming))
+        _output.write_json(_document(file, part, layers, renaming))
     else:
-        _output.write_lines(_told(file, part, renaming))
+        _output.write_lines(_told(file, part, layers, renaming))
     return YES
 
 
-def _part(file: str) -> str | None:
-    """Name the part of a checkpoint that was taken. A pipe was read already, and is not asked."""
+def _asked(file: str) -> tuple[str | None, dict[str, str]]:
+    """Name the part of a checkpoint that was taken, and what layers are called in the model. A pipe was read already, and is not asked."""
     from firekeep import api
 
     if not Path(file).is_file():
-        return None
+        return None, {}
     with api.open(file) as opened:
-        return next(iter(opened.subtrees), None)
+        return next(iter(opened.subtrees), None), _layers.named(opened)
 
 
-def _told(file: str, part: str | None, renaming: Renaming) -> Iterator[str]:
+def _told(file: str, part: str | None, layers: Mapping[str, str], renaming: Renaming) -> Iterator[str]:
     facts = count(len(renaming.names), "name")
     if renaming.hits or renaming.unmet or renaming.changed:
         facts += f", {renaming.changed:,} changed"
     yield from _output.escape_lines(headline(f"{file}:", facts))
     if part is not None:
         yield from _output.folded(f"what lies under {quote(part)}, without that prefix", indent="  ")
+    if layers:
+        few = [f"{quote(path)} is {quote(name)}" for path, name in list(layers.items())[:_LAYERS]]
+        more = f" and {len(layers) - _LAYERS:,} more (see inspect --all)" if len(layers) > _LAYERS else ""
+        yield from _output.folded(f"in the model {', '.join(few)}{more}", indent="  ")
     yield from _rules(renaming)
     if renaming.names:
         yield ""
@@ -111,10 +118,11 @@ def _line(old: str, new: str, column: int) -> str:
     return whole if _output.width(whole) <= WIDTH else f"  {old}\n  {_ARROW}{new}"
 
 
-def _document(file: str, part: str | None, renaming: Renaming) -> dict[str, Any]:
+def _document(file: str, part: str | None, layers: Mapping[str, str], renaming: Renaming) -> dict[str, Any]:
     return {
         "path": file,
         "part": part,
+        "layers": dict(layers),
         "names": renaming.names,
         "changed": renaming.changed,
         "rules": [{"rule": rule, "hits": hits} for rule, hits in renaming.hits],

@@ -35,6 +35,7 @@ from firekeep.cli._options import LAYOUTS, as_json_option, examples, rename_opti
     help="How FILE's layers lie, if FILE does not say it rightly: torch, burn, flax, linen, equinox, keras.",
 )
 @click.option("--exact", is_flag=True, help="Take equal names only; look through no wrappers and other spellings.")
+@click.option("--allow-unused", is_flag=True, help="FILE may hold more than FILE2, as a checkpoint does.")
 @click.option(
     "--top-level-key",
     metavar="PATH",
@@ -52,6 +53,7 @@ def command(
     exclude: tuple[str, ...],
     layout: str | None,
     exact: bool,
+    allow_unused: bool,
     top_level_key: str | None,
     as_json: bool,
 ) -> int:
@@ -59,13 +61,13 @@ def command(
 
     Says what firekeep.load_into would: names are found through known wrappers and other spellings, layers are turned from
     one layout to the other. Renames turn names of FILE into those of FILE2. Exit code 0 when every place is filled and
-    every tensor used, 1 otherwise.
+    every tensor used (or allowed not to be), 1 otherwise.
     """
-    from firekeep import models
+    from firekeep import previews
 
     chosen = renames(rename=rename, preset=preset, mapping=mapping)
     with narrower(file):
-        report = models.preview(
+        report = previews.preview(
             file,
             like,
             match="exact" if exact else "auto",
@@ -74,9 +76,10 @@ def command(
             exclude=exclude,
             layout=layout,
             top_level_key=top_level_key,
+            allow_unused=allow_unused or None,
         )
     if as_json:
         _output.write_json(report.to_dict())
     else:
         _output.write_lines(_reports.told_load(report))
-    return YES if report.exact else NO
+    return YES if report.exact or (allow_unused and report.complete) else NO

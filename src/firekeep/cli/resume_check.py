@@ -61,7 +61,8 @@ def _told(report: ResumeReport) -> Iterator[str]:
     for line in report.headline():
         yield from _output.escape_lines(line)
     for remark in report.remarks():
-        yield from _output.folded(for_command_line(remark), indent="  ")
+        spoken = remark if "from Python" in remark else for_command_line(remark)  # code stays code
+        yield from _output.folded(spoken, indent="  ")
     for part in report.parts:
         if part.report is not None and not part.exact:
             yield ""

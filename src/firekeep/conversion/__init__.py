@@ -6,92 +6,40 @@ changed; then the new file is planned and written.
 
 from __future__ import annotations
 
-import errno
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from firekeep import digests
 from firekeep.collecting import follow, lay_out
+from firekeep.conversion._casts import cast_all, require_dtypes
 from firekeep.conversion._check import check_entries
 from firekeep.conversion._counters import counters_of
-from firekeep.conversion._metadata import Merged, merge
+from firekeep.conversion._job import Job, Plan
+from firekeep.conversion._metadata import merge
 from firekeep.conversion._report import ConversionReport, Dropped
-from firekeep.conversion._set import Target, parse_size, refuse_existing, write_set
+from firekeep.conversion._set import Target, refuse_existing
 from firekeep.conversion._source import other_values
-from firekeep.disk import NO_FOLDER
-from firekeep.dtypes import BY_NAME, DType
+from firekeep.conversion._write import Written, write_one, write_several
 from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import FirekeepError, RuleError, UnsupportedError
-from firekeep.formats import FORMATS, Contents, Format, OpenOptions, Shards
+from firekeep.formats import Format, OpenOptions
 from firekeep.formats._signatures import shell_name
 from firekeep.garbage import collector_paused
 from firekeep.layouts import CONVENTIONS, layout_of
 from firekeep.likeness import likeness_of
-from firekeep.limits import Limits
-from firekeep.loading import choose, exclusion, refuse_without_bytes
+from firekeep.loading import choose, refuse_without_bytes
 from firekeep.opened import OpenedFile, Readable, open_file
 from firekeep.parts import Part, take_part
-from firekeep.rules import DTypeLike, KeyRemapper, Losses, PathFilter, Renaming, can_cast, cast, name_dtype
-from firekeep.rules.layout import BIASES, read_biases, restore_biases
-from firekeep.saving import Meter, Progress, choose_format, prepare, publish, tie
-from firekeep.scalars import Scalar
-from firekeep.slots import Convention, Outline
+from firekeep.rules import DTypeLike, KeyRemapper, Renaming, name_dtype
+from firekeep.rules.layout import BIASES, read_biases, restore_biases, without_collections
+from firekeep.saving import choose_format, tie
+from firekeep.slots import Outline
 from firekeep.verification import read_digests
-from firekeep.wording import count, quote, size, some
+from firekeep.wording import count, quote, some
 
 __all__ = ["ConversionReport", "DTypeLike", "Dropped", "Job", "convert", "name_dtype"]
-
-_STAND_INS = {"FLEX32": "F32", "BOOL_U8": "BOOL", "BOOL_U32": "BOOL"}
-"""Burn's own types, which a format without them holds as the plain ones."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What is to be done to the tensors and how they are to be written, once it is known to make sense."""
-
-    chosen: PathFilter
-    remapper: KeyRemapper
-    layout: Convention | None
-    like: Any
-    dtype: DType | None
-    metadata: Mapping[str, str]
-    digest: bool
-    max_shard_size: int | str | None
-    ties: str
-    format: str | None
-    overwrite: bool
-    durable: bool
-    dry_run: bool
-    progress: Progress | None
-    limits: Limits
-
-
-@dataclass(slots=True, kw_only=True)
-class _Plan:
-    """The tensors on their way, and what is known about them so far."""
-
-    part: Part
-    row: Format
-    entries: list[TensorEntry]
-    merged: Merged
-    excluded: tuple[str, ...]
-    renaming: Renaming = Renaming({}, ())  # noqa: RUF009 - frozen
-    scalars: dict[str, Scalar] = field(default_factory=dict)
-    restored: frozenset[str] = frozenset()
-    """Scalars that became tensors."""
-    checked: int = 0
-    losses: Losses = field(default_factory=Losses)
-    casts: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
-
-    def contents(self) -> Contents:
-        """Give what is to be written."""
-        scalars = self.scalars if self.row.holds_scalars else {}
-        return Contents(entries=self.entries, metadata=self.merged.metadata, scalars=scalars)
 
 
 def convert(src: Readable, dst: str | os.PathLike[str], options: OpenOptions, job: Job) -> ConversionReport:
@@ -106,7 +54,7 @@ def convert(src: Readable, dst: str | os.PathLike[str], options: OpenOptions, jo
         except FirekeepError as error:
             raise error.at(path=opened.path)  # noqa: B904 - the same error, with its place
         try:
-            written = _write_one(plan, Path(dst), job) if target is None else _write_several(plan, target, job)
+            written = write_one(plan, Path(dst), job) if target is None else write_several(plan, target, job)
         except FirekeepError as error:
             raise error.at(path=dst)  # noqa: B904 - the same error, with its place
         return _report(plan, opened, written, job)
@@ -132,13 +80,13 @@ def _destination(dst: str | os.PathLike[str], job: Job) -> tuple[Format, Target 
     return row, Target.of(dst, row)
 
 
-def _prepare(part: Part, row: Format, job: Job) -> _Plan:
+def _prepare(part: Part, row: Format, job: Job) -> Plan:
     source = part.opened
     entries = choose(source, job.chosen)
     _refuse_nothing(part, row, entries)
     refuse_without_bytes(entries.values())
     everything = source.filled() if job.chosen else entries
-    plan = _Plan(
+    plan = Plan(
         part=part,
         row=row,
         entries=list(entries.values()),
@@ -176,7 +124,7 @@ def _refuse_nothing(part: Part, row: Format, entries: Mapping[str, TensorEntry])
     )
 
 
-def _check(plan: _Plan, options: OpenOptions, job: Job) -> Job:
+def _check(plan: Plan, options: OpenOptions, job: Job) -> Job:
     """Compare what will be drawn with the source's digests, if it has any; the new file then has its own."""
     source = plan.part.opened
     known, faults = read_digests(source, options)
@@ -191,20 +139,20 @@ def _check(plan: _Plan, options: OpenOptions, job: Job) -> Job:
     return replace(job, digest=True)
 
 
-def _rework(plan: _Plan, job: Job) -> None:
+def _rework(plan: Plan, job: Job) -> None:
     """Lay out, then cast, then rename, then tie."""
     _lay_out(plan, job)
     plan.renaming = _rename(job.remapper, [entry.name for entry in plan.entries])
     plan.notes += _idle(plan.renaming)
     names = plan.renaming.names
     plan.scalars = follow(plan.scalars, names)
-    _cast_all(plan, job.dtype)
-    _require_dtypes(plan, job.limits)
+    cast_all(plan, job.dtype)
+    require_dtypes(plan, job.limits)
     renamed = [entry if entry.name == names[entry.name] else entry.renamed(names[entry.name]) for entry in plan.entries]
     plan.entries = tie(renamed, job.ties)
 
 
-def _lay_out(plan: _Plan, job: Job) -> None:
+def _lay_out(plan: Plan, job: Job) -> None:
     opened = plan.part.opened
     source = layout_of(opened.format, opened.metadata, content=opened.container.layout).name
     if job.layout is None and source == "torch" and plan.row.layout == "burn" and _has_matrices(plan.entries):
@@ -216,7 +164,12 @@ def _lay_out(plan: _Plan, job: Job) -> None:
         return
     held = plan.part.opened.container
     if source not in CONVENTIONS:
-        raise UnsupportedError(f"the layout {source!r} of the source cannot be turned into {job.layout!r}")
+        raise UnsupportedError(
+            f"nothing says how the layers of the source lie, so they cannot be turned into {job.layout!r}",
+            remedy=_say_layout(opened),
+        )
+    if source == "linen":
+        _leave_collections(plan, job)
     like = None if job.like is None else likeness_of(job.like, OpenOptions(limits=job.limits))
     if like is not None and job.remapper:  # whose names are those after the renames
         like = like.before(job.remapper.rename([entry.name for entry in plan.entries]).names)
@@ -236,7 +189,26 @@ def _lay_out(plan: _Plan, job: Job) -> None:
     plan.notes += laid.steps
 
 
-def _keep_biases(plan: _Plan, biases: str | None, job: Job) -> None:
+def _say_layout(opened: OpenedFile) -> str:
+    """Say how a file whose layout nobody told is made one that says it."""
+    copy = f"`firekeep convert {shell_name(opened.source)} said.safetensors --metadata firekeep.layout=LAYOUT`"
+    return f"Say it in a copy, and convert that: {copy}, where LAYOUT is one of {', '.join(CONVENTIONS)}."
+
+
+def _leave_collections(plan: Plan, job: Job) -> None:
+    """Take Linen's collections off the names, as layers of other layouts have none; not where renames count on them."""
+    names = without_collections(entry.name for entry in plan.entries)
+    if all(old == new for old, new in names.items()):
+        return
+    if job.remapper:
+        after, before = job.remapper.rename(names.values()).names, job.remapper.rename(names).names
+        if any(before[old] != after[new] for old, new in names.items()):
+            return
+    plan.entries = [entry.renamed(names[entry.name]) for entry in plan.entries]
+    plan.notes.append("the collections 'params' and 'batch_stats' were taken off the names")
+
+
+def _keep_biases(plan: Plan, biases: str | None, job: Job) -> None:
     """Keep beside the sums of recurrent biases what they are the sums of, or put what was kept in their place."""
     kept = read_biases(plan.merged.metadata)
     if job.layout == "torch" and kept:
@@ -261,156 +233,7 @@ def _idle(renaming: Renaming) -> list[str]:
     return notes
 
 
-def _cast_all(plan: _Plan, target: DType | None) -> None:
-    if target is None:
-        return
-    left = [entry.name for entry in plan.entries if _is_other_float(entry, target)]
-    if left:
-        plan.notes.append(f"packed floats and their scales are left as they are: {some(left)}")
-    for place, entry in enumerate(plan.entries):
-        if can_cast(entry, target):
-            plan.casts[f"{entry.dtype} -> {target}"] += 1
-            plan.entries[place] = cast(entry, target, plan.losses)
-
-
-def _is_other_float(entry: TensorEntry, target: DType) -> bool:
-    dtype = entry.require()
-    return dtype.kind == "float" and dtype is not target and not can_cast(entry, target)
-
-
-def _require_dtypes(plan: _Plan, limits: Limits) -> None:
-    """Ask the format about each type that occurs, so that all tensors it cannot hold are named at once."""
-    by_type: dict[DType, list[TensorEntry]] = {}
-    for entry in plan.entries:
-        by_type.setdefault(entry.require(), []).append(entry)
-    refused = {dtype: group for dtype, group in by_type.items() if not _holds(plan.row, group[0], limits)}
-    if refused:
-        shown = "; ".join(f"{dtype} ({some([entry.name for entry in group])})" for dtype, group in refused.items())
-        raise UnsupportedError(
-            f"{plan.row.name} files cannot hold {count(sum(map(len, refused.values())), 'tensor')}: {shown}",
-            remedy=_remedy(plan.row, refused, limits),
-        )
-    if plan.row.name == "safetensors":
-        for dtype, group in by_type.items():
-            if dtype.name in _STAND_INS:
-                plan.notes.append(f"{count(len(group), 'tensor')} of {dtype} stored as {_STAND_INS[dtype.name]}")
-
-
-def _holds(row: Format, entry: TensorEntry, limits: Limits) -> bool:
-    try:
-        row.writer()(Contents(entries=[entry.renamed("probe")]), limits)
-    except UnsupportedError:
-        return False
-    except FirekeepError:
-        return True  # the type is not what is wrong with it: the real plan will say what is
-    return True
-
-
-def _remedy(row: Format, refused: Mapping[DType, list[TensorEntry]], limits: Limits) -> str:
-    """Say what would help, and nothing that would not."""
-    ways = []
-    if all(dtype.block is not None for dtype in refused):  # as GGUF has them
-        ways.append("compute their float32 values with dequantize=True")
-    if all(can_cast(group[0], BY_NAME["BF16"]) for group in refused.values()):
-        ways.append("cast all floats with dtype='bf16'")
-    others = [other for other in FORMATS.values() if other.writes and other is not row]
-    ways += [
-        f"write {other.suffixes[0]}"
-        for other in others
-        if all(_holds(other, group[0], limits) for group in refused.values())
-    ]
-    ways.append(f"leave them out with {exclusion([entry.name for group in refused.values() for entry in group])}")
-    text = ", or ".join(ways)
-    return f"{text[0].upper()}{text[1:]}."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    """The files that were, or would be, written."""
-
-    paths: tuple[Path, ...]
-    nbytes: int
-    removed: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def _keeps_empty_metadata(plan: _Plan) -> bool:
-    """Say whether the source has a `__metadata__` with nothing in it, as the result can have."""
-    source = plan.part.opened
-    return plan.row.name == source.format == "safetensors" and source.details.get("metadata") == "empty"
-
-
-def _write_one(plan: _Plan, dst: Path, job: Job) -> _Written:
-    contents = plan.contents()
-    prepared = prepare(
-        contents, plan.row, digest=job.digest, limits=job.limits, empty_metadata=_keeps_empty_metadata(plan)
-    )
-    if job.dry_run:
-        _require_folder(dst.parent)
-    else:
-        publish(dst, prepared, overwrite=job.overwrite, durable=job.durable, progress=job.progress)
-    return _Written(paths=(dst,), nbytes=prepared[0].nbytes)
-
-
-def _write_several(plan: _Plan, target: Target, job: Job) -> _Written:
-    contents = plan.contents()
-    most = parse_size(job.max_shard_size or 0)
-    empty = {"empty_metadata": True} if _keeps_empty_metadata(plan) else {}
-    shards = plan.row.sharder()(contents, max_shard_bytes=most, limits=job.limits, stem=target.stem, **empty)
-    index = [target.folder / shards.index_name]
-    paths = [target.folder / name for name in shards.files]
-    if not job.overwrite:
-        refuse_existing([*paths, *index])
-    removed: tuple[str, ...] = ()
-    if not target.folder.is_dir():
-        _require_folder(target.folder.parent)
-    if not job.dry_run:
-        meter = Meter(sum(file.nbytes for file in shards.files.values()), job.progress)
-        removed = write_set(
-            shards,
-            contents,
-            plan.row,
-            target,
-            digest=job.digest,
-            durable=job.durable,
-            step=meter.step,
-            limits=job.limits,
-            **empty,
-        )
-        meter.finish()
-    nbytes = sum(file.nbytes for file in shards.files.values()) + len(shards.index or b"")
-    single = target.folder / f"{target.stem}{plan.row.suffixes[0]}"
-    notes = [*_oversized(shards, most)]
-    notes += (
-        (f"{str(single)!r} stands beside the set, and many readers open it instead: remove it if it is old",)
-        if shards.index is not None and single.exists()
-        else ()
-    )
-    paths += index if shards.index is not None else []
-    return _Written(paths=tuple(paths), nbytes=nbytes, removed=removed, notes=tuple(notes))
-
-
-def _oversized(shards: Shards, most: int) -> Iterator[str]:
-    """A tensor is never split, so that one alone may be more than a shard should have."""
-    large = [
-        part.tensor
-        for plan in shards.files.values()
-        for part in plan.parts
-        if part.tensor is not None and part.blob.nbytes > most
-    ]
-    if large:
-        shards_are = "1 shard is" if len(large) == 1 else f"{len(large):,} shards are"
-        yield f"{shards_are} larger than {size(most)}, since a tensor is never split: {some(large)}"
-
-
-def _require_folder(folder: Path) -> None:
-    """Raise the error of a real run for a folder that is not there."""
-    if not folder.exists():
-        raise FileNotFoundError(errno.ENOENT, NO_FOLDER, str(folder))
-    folder.stat()
-
-
-def _report(plan: _Plan, opened: OpenedFile, written: _Written, job: Job) -> ConversionReport:
+def _report(plan: Plan, opened: OpenedFile, written: Written, job: Job) -> ConversionReport:
     source, row = plan.part.opened, plan.row
     values, remark = other_values(opened)
     ids = sum(entry.param_id is not None for entry in plan.entries) if not row.holds_param_ids else 0

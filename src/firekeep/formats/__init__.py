@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePath
 
-from firekeep.blobs import Source
 from firekeep.errors import UnsupportedError
 from firekeep.formats._protocol import (
     Container,
@@ -20,6 +19,7 @@ from firekeep.formats._protocol import (
     Shards,
     Writer,
 )
+from firekeep.sources import Source
 
 __all__ = [
     "FORMATS",

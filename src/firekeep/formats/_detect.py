@@ -9,10 +9,10 @@ import re
 import shlex
 from pathlib import Path, PurePath
 
-from firekeep.blobs import Source
 from firekeep.errors import FormatError, WrongFormatError
 from firekeep.formats._signatures import DISTRIBUTED, HEAD, Identity, match_magic
 from firekeep.limits import DEFAULT_LIMITS, Limits
+from firekeep.sources import Source
 
 _BURNPACK = b"NRUB"
 _LEGACY = (bytes.fromhex("6cfc9c46f9206aa85019"), b"119547037146038801333356")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from firekeep.blobs import Source
 from firekeep.errors import (
     DigestError,
     FirekeepError,
@@ -22,6 +21,7 @@ from firekeep.formats import FORMATS, open_path
 from firekeep.formats._detect import identify
 from firekeep.formats._protocol import Container, Finding, OpenOptions
 from firekeep.formats._signatures import Identity, count_bytes, shell_name
+from firekeep.sources import Source
 from firekeep.wording import middle, size
 
 _FINDINGS_SHOWN = 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from firekeep.blobs import Source
 from firekeep.formats._protobuf import identify_protobuf
 from firekeep.formats._signatures import Identity, count_bytes
+from firekeep.sources import Source
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _NPY = b"\x93NUMPY"

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from firekeep.blobs import Source
 from firekeep.formats._signatures import FETCH_AGAIN, HEAD, OTHER_FILE, Identity, count_bytes, shell_name
+from firekeep.sources import Source
 
 _LONGEST_JSON = 8 << 20
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePath, PurePosixPath
 
-from firekeep.blobs import Source
 from firekeep.errors import FormatError, TruncatedError, UnsupportedError
 from firekeep.formats._signatures import DISTRIBUTED, OTHER_FILE, Identity, count_bytes, shell_name
 from firekeep.formats._zip import ZipDirectory, ZipMember, read_directory
@@ -23,6 +22,7 @@ from firekeep.formats._zip_records import (
     quote,
 )
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 _MODEL_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".th", ".safetensors", ".bpk", ".onnx", ".h5", ".gguf", ".npz")
 

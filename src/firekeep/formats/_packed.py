@@ -6,8 +6,8 @@ import re
 import zlib
 from collections.abc import Iterator
 
-from firekeep.blobs import Source
 from firekeep.formats._signatures import OTHER_FILE, Identity, count_bytes, fill, shell_name
+from firekeep.sources import Source
 
 _TAR_KINDS = {"gzip": "tar.gz", "bzip2": "tar.bz2", "xz": "tar.xz", "zlib": "tar.z"}
 _PEEKED = 1 << 18

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from firekeep.blobs import Source
 from firekeep.formats._signatures import Identity, count_bytes
+from firekeep.sources import Source
 
 _VARINT, _LENGTH = 0, 2
 _MOST_FIELDS = 64

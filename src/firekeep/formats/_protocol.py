@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from firekeep.blobs import Source
 from firekeep.disk import WritePlan
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.scalars import Scalar
 from firekeep.slots import Layer
+from firekeep.sources import Source
 
 Severity = Literal["error", "warning", "note"]
 

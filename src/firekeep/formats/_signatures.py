@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from firekeep.blobs import Source
 from firekeep.errors import FormatError
+from firekeep.sources import Source
 
 HEAD = 4096
 """Bytes at the start of a file that most tests look at."""

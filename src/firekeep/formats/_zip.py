@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Hashable, Iterator, Mapping
 from types import MappingProxyType
 
-from firekeep.blobs import CHUNK, Blob, Source, WindowBlob
+from firekeep.blobs import CHUNK, Blob, WindowBlob
 from firekeep.errors import (
     DigestError,
     FirekeepError,
@@ -43,6 +43,7 @@ from firekeep.formats._zip_records import (
     refuse_two_readings,
 )
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 __all__ = ["InflatedBlob", "ZipDirectory", "ZipMember", "read_directory"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from firekeep.blobs import Source
 from firekeep.dtypes import BY_STORAGE
 from firekeep.errors import TruncatedError
 from firekeep.formats._zip_records import (
@@ -19,6 +18,7 @@ from firekeep.formats._zip_records import (
     decode_name,
     quote,
 )
+from firekeep.sources import Source
 
 _SEARCHED = 64 << 20
 _PICKLE_READ = 16 << 20

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
-from firekeep.blobs import Source
 from firekeep.errors import HeaderError, LimitError, MetadataError, TruncatedError, UnsupportedError
 from firekeep.garbage import collector_paused
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 LOCAL = Struct("<4s2xHH4xLLLHH")
 """Signature, flags, method, checksum, compressed size, size, name length, extra length."""

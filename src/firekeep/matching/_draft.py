@@ -112,7 +112,9 @@ class Both:
         if read not in self._files:
             names = [read(offer.name) for offer in self.offers]
             modules = frozenset(map(read, self.options.submodules))
-            self._files[read] = Side(names, [offer.shape for offer in self.offers], modules)
+            known = self.options.sources
+            sources = [known.get(offer.name, offer.name) for offer in self.offers] if known else []
+            self._files[read] = Side(names, [offer.shape for offer in self.offers], modules, sources=sources)
         return self._files[read]
 
 

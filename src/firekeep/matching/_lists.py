@@ -20,6 +20,9 @@ _LATEST = 1
 
 _ABSURD = 10_000
 _FAR = "the numbers of the {} are too far apart to be places of one list"
+_PART = "the {} may hold a part of a longer list"
+_PARTS = (_PART.format("model"), _PART.format("file"))
+_MOVED = "the renames gave the elements of the file another order, so which of them a gap stands for cannot be told by their places"
 
 Numbers = Mapping[int, int]
 Shape = tuple[int, ...]
@@ -34,13 +37,14 @@ def elements_of(name: str) -> list[tuple[str, int]]:
 class Side:
     """The names of one side, which of them lie in which element of which list, and the paths of all modules, if known.
 
-    `others` gives further names of the same tensor, by place.
+    `others` gives further names of the same tensor, by place; `sources` the names before renames, where there were any.
     """
 
     names: Sequence[str]
     shapes: Sequence[Shape]
     modules: frozenset[str] = frozenset()
     others: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    sources: Sequence[str] = ()
     lists: dict[str, dict[int, list[int]]] = field(default_factory=dict)
     _ranks: Renumbering | None = None
 
@@ -83,6 +87,8 @@ class Renumbering:
     parents: dict[str, str] = field(default_factory=dict)
     doubts: list[Ambiguity] = field(default_factory=list)
     doubted: set[str] = field(default_factory=set)
+    parts: dict[str, tuple[str, Numbers]] = field(default_factory=dict)
+    """Of the lists in doubt those that agree but begin late on one side: the file's list, and which number would stand for which."""
     used: set[str] = field(default_factory=set)
     _heads: dict[str, str] = field(default_factory=dict)
 
@@ -130,7 +136,13 @@ def find_renumbering(model: Side, file: Side) -> Renumbering:
             continue
         if not _agree(model, file, (parent, mine), (there, theirs)):
             continue
-        if doubt := _doubt(model, parent, mine, "model") or _doubt(file, there, theirs, "file"):
+        doubt = _doubt(model, parent, mine, "model") or _doubt(file, there, theirs, "file")
+        if doubt is not None and doubt in _PARTS:
+            made.parts[parent] = (there, dict(zip(mine, theirs, strict=True)))
+            doubt += _apart(mine, theirs)
+        if doubt is None and file.sources and not keeps_order(file, there, theirs):
+            doubt = _MOVED
+        if doubt is not None:
             made.doubts.append(Ambiguity(want=spell(parent, mine), candidates=(spell(there, theirs),), reason=doubt))
             made.doubted.add(parent)
             continue
@@ -171,10 +183,43 @@ def _doubt(side: Side, parent: str, numbers: list[int], who: str) -> str | None:
         return f"the {who} has no elements at the numbers that it leaves out, so they are names rather than places"
     unbroken = numbers[-1] - numbers[0] == len(numbers) - 1
     if unbroken and numbers[0] > _LATEST:
-        return f"the {who} may hold a part of a longer list"
+        return _PART.format(who)
     if max([numbers[0], *(after - before - 1 for before, after in pairwise(numbers))]) > _FURTHEST:
         return _FAR.format(who)
     return None
+
+
+def _apart(mine: Sequence[int], theirs: Sequence[int]) -> str:
+    """Say by how much all numbers differ, where it is the same for all."""
+    by = {other - own for own, other in zip(mine, theirs, strict=True)}
+    if len(by) > 1:
+        return ""
+    return f"; its numbers in the file are {abs(*by)} {'higher' if min(by) > 0 else 'lower'} than in the model"
+
+
+def keeps_order(file: Side, parent: str, numbers: Sequence[int]) -> bool:
+    """Say whether the elements of a list come in the order that they had before the names were changed.
+
+    Names that are alike but for numbers are compared by these: by all of them, or by the one that counts the elements where the
+    renames have put lists into one another.
+    """
+    ordered: dict[str, list[list[tuple[int, ...]]]] = {}
+    for number in numbers:
+        here: dict[str, list[tuple[int, ...]]] = {}
+        for place in file.lists[parent][number]:
+            source = file.sources[place]
+            here.setdefault(_NUMBER.sub("#", source), []).append(tuple(map(int, _NUMBER.findall(source))))
+        for kind, found in here.items():
+            ordered.setdefault(kind, []).append(found)
+    return all(map(_rises, ordered.values()))
+
+
+def _rises(elements: Sequence[Sequence[tuple[int, ...]]]) -> bool:
+    if all(max(before) < min(after) for before, after in pairwise(elements)):
+        return True
+    axes = range(len(elements[0][0]))
+    columns = ([[numbers[axis] for numbers in element] for element in elements] for axis in axes)
+    return any(all(max(before) < min(after) for before, after in pairwise(column)) for column in columns)
 
 
 def _path(parent: str, number: int) -> str:

@@ -22,6 +22,8 @@ _VARIANT = re.compile(r"(?<=\.)[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*\.")
 
 _PLAIN = Reading()
 _BARE = Reading(_wrappers.bare, _wrappers.bare, ("wrapper",))
+_UNLISTED = Reading(_wrappers.unlisted, _wrappers.unlisted, ("wrapper",))
+_BARE_UNLISTED = Reading(_wrappers.bare_unlisted, _wrappers.bare_unlisted, ("wrapper",))
 
 
 def plan(wants: Sequence[Want], offers: Sequence[TensorEntry], *, options: MatchOptions = MatchOptions()) -> Plan:  # noqa: B008
@@ -108,6 +110,10 @@ def _further(wants: Sequence[Want], offers: Sequence[TensorEntry]) -> Iterator[R
             yield Reading(lambda name: _unvaried(_wrappers.bare(name)), _wrappers.bare, ("wrapper", "variant"))
     elif wrapped:
         yield _BARE
+    if any(_wrappers.has_list(one.name) for side in (wants, offers) for one in side):
+        yield _UNLISTED
+        if wrapped:
+            yield _BARE_UNLISTED
 
 
 def _unvaried(name: str) -> str:

@@ -9,8 +9,11 @@ from dataclasses import dataclass, replace
 
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError
+from firekeep.folding import is_number
+from firekeep.matching._order import exchanges_alike
 from firekeep.matching._plan import plan
 from firekeep.matching._rewrites import find_rewrites
+from firekeep.matching._whole_lists import find_whole_lists
 from firekeep.matching._words import MatchOptions, Plan, Want
 from firekeep.rules import KeyRemapper
 from firekeep.wording import count
@@ -20,6 +23,8 @@ _TRIED = 3
 
 _REWRITES = 12
 """Renames within names that are tried, likewise."""
+
+_SLASHES = "/=>."
 
 _HEADS = 4
 """Beginnings that are remembered for one end of a name."""
@@ -57,7 +62,13 @@ def find_remedies(
     """
     if not made.missing or not made.unused:
         return ()
-    found = list(_matching(made, wants, offers, options)) or list(_renaming(made, wants, offers, options))
+    if (parted := _parting(made, wants, offers, options)) is not None:
+        return (_after_renames(parted) if renamed else parted,)
+    found = (
+        list(_matching(made, wants, offers, options))
+        or list(_renumbering(made, wants, offers, options))
+        or list(_renaming(made, wants, offers, options))
+    )
     if sum(remedy.gain for remedy in found) < min(len(made.missing), len(made.unused)):
         found = sorted((*found, *_rewriting(made, wants, offers, options)), key=lambda remedy: -remedy.gain)[:1]
     if renamed:
@@ -76,20 +87,76 @@ def _matching(
             yield Remedy(reason=_gain(gain, did), python="match='auto'", cli="without --exact", gain=gain)
 
 
+def _renumbering(
+    made: Plan, wants: Sequence[Want], offers: Sequence[TensorEntry], options: MatchOptions
+) -> Iterator[Remedy]:
+    """Give all elements of lists the numbers of the model, in their order, where they may be a part of a longer one."""
+    shift = find_whole_lists(wants, offers, options) if made.ambiguities else None
+    if shift is None:
+        return
+    tried = _followed(shift.rules, wants, offers, options)
+    gain = 0 if tried is None else len(tried.pairs) - len(made.pairs)
+    if gain > 0:
+        yield Remedy(
+            reason=_gain(gain, f"if {shift.told}"),
+            python=f"rename=[{', '.join(map(_python, shift.rules))}]",
+            cli=" ".join(map(_shell, shift.rules)),
+            gain=gain,
+        )
+
+
+def _followed(
+    rules: Sequence[str], wants: Sequence[Want], offers: Sequence[TensorEntry], options: MatchOptions
+) -> Plan | None:
+    """Plan with other renames; None where two names would become one, or alike tensors would change places."""
+    names = _renamed(offers, rules)
+    if names is None:
+        return None
+    sources = {new: options.sources.get(old, old) for old, new in names.items()}
+    tried = plan(
+        wants, [offer.renamed(names[offer.name]) for offer in offers], options=replace(options, sources=sources)
+    )
+    before = {new: old for old, new in names.items()}
+    found = ((before[pair.offer.name], pair.want.name) for pair in tried.found)
+    return None if exchanges_alike(found) else tried
+
+
 def _renaming(
     made: Plan, wants: Sequence[Want], offers: Sequence[TensorEntry], options: MatchOptions
 ) -> Iterator[Remedy]:
     enough = min(len(made.missing), len(made.unused)) / 2
     for rule, reason in _rules(made, enough / 2):
-        try:
-            names = KeyRemapper.of([rule]).rename(offer.name for offer in offers).names
-        except RuleError:  # two names would become one
+        tried = _followed([rule], wants, offers, options)
+        if tried is None:
             continue
-        tried = plan(wants, [offer.renamed(names[offer.name]) for offer in offers], options=options)
         gain = len(tried.pairs) - len(made.pairs)
         if gain >= enough:  # a rule for a few of many is not what went wrong
             yield Remedy(reason=_gain(gain, reason), python=f"rename=[{_python(rule)}]", cli=_shell(rule), gain=gain)
             return
+
+
+def _parting(made: Plan, wants: Sequence[Want], offers: Sequence[TensorEntry], options: MatchOptions) -> Remedy | None:
+    """Try dots for the slashes that names of the file have and none of the model, and what else is wanting then."""
+    if not all("/" in offer.name for offer in made.unused) or any("/" in want.name for want in wants):
+        return None
+    names = _renamed(offers, [_SLASHES])
+    if names is None:
+        return None
+    others = [offer.renamed(names[offer.name]) for offer in offers]
+    tried = plan(wants, others, options=options)
+    gain = len(tried.pairs) - len(made.pairs)
+    rules = [_python(_SLASHES)], [_shell(_SLASHES)]
+    for further in find_remedies(tried, wants, others, options=options)[:1]:
+        if further.python.startswith("rename=[") and further.cli is not None:
+            gain += further.gain
+            rules[0].append(further.python.removeprefix("rename=[").removesuffix("]"))
+            rules[1].append(further.cli)
+    if gain <= 0:
+        return None
+    reason = "parts of names are set off by slashes in the file, by dots in the model"
+    return Remedy(
+        reason=_gain(gain, reason), python=f"rename=[{', '.join(rules[0])}]", cli=" ".join(rules[1]), gain=gain
+    )
 
 
 def _rewriting(
@@ -106,8 +173,8 @@ def _rewriting(
             rules, most, names = [*rules, rule], equal, tried
     if not rules:
         return
-    found = plan(wants, [offer.renamed(names[offer.name]) for offer in offers], options=options)
-    gain = len(found.pairs) - len(made.pairs)
+    found = _followed(rules, wants, offers, options)
+    gain = 0 if found is None else len(found.pairs) - len(made.pairs)
     if gain >= min(len(made.missing), len(made.unused)) / 2:
         old, new = next((old, new) for old, new in names.items() if old != new and new in shapes)
         reason = f"{old!r} of the file is {new!r} of the model, and others likewise"
@@ -138,15 +205,40 @@ def _gain(gain: int, reason: str) -> str:
 
 
 def _rules(made: Plan, least: float) -> Iterator[tuple[str, str]]:
-    """Give renames of the beginnings of names that would make most missing names of unused ones."""
-    for (theirs, mine), names in _heads(made.missing, made.unused).most_common(_TRIED):
+    """Give renames of the beginnings of names that would make most missing names of unused ones.
+
+    Where as many names speak for another beginning on either side, nothing tells which was meant. Nor is one element of a list given
+    the number of another.
+    """
+    counts = _heads(made.missing, made.unused)
+    most = _most(counts)
+    for (theirs, mine), names in counts.most_common(_TRIED):
         if names < least or (theirs and mine and names < 2):  # one equal end of a name says little
+            continue
+        if most[0, theirs] != (names, 1) or most[1, mine] != (names, 1) or _moves_element(theirs, mine):
             continue
         pattern = rf"^{re.escape(theirs)}\." if theirs else "^"
         replacement = mine.replace("\\", "\\\\").replace("$", "$$") + ("." if mine else "")
         if "=>" in pattern + replacement:
             continue
         yield f"{pattern}=>{replacement}", _compare(theirs, mine)
+
+
+def _most(counts: Counter[tuple[str, str]]) -> Mapping[tuple[int, str], tuple[int, int]]:
+    """Give for each beginning, of the file (0) or of the model (1), how many names speak for its best rename, and the number of such."""
+    most: dict[tuple[int, str], tuple[int, int]] = {}
+    for heads, names in counts.items():
+        for known in enumerate(heads):
+            highest, number = most.get(known, (0, 0))
+            if names >= highest:
+                most[known] = (names, number + 1 if names == highest else 1)
+    return most
+
+
+def _moves_element(theirs: str, mine: str) -> bool:
+    """Say whether both beginnings end in numbers that differ."""
+    old, new = theirs.rpartition(".")[2], mine.rpartition(".")[2]
+    return old != new and is_number(old) and is_number(new)
 
 
 def _compare(theirs: str, mine: str) -> str:

@@ -11,6 +11,7 @@ from firekeep.matching._words import Ambiguity, MatchOptions, Pair, Plan
 
 _DOUBTED = "its numbers differ on the two sides, so equal ones need not mean equal layers"
 _SHIFTED = "from {} on the numbers differ on the two sides, so layers after it may have been shifted"
+_HIGHER = "all its numbers are {} {} in the file, so equal ones need not mean equal layers"
 _RESHAPED = "the two sides have different numbers, and {} is of another shape, so layers after it may have been shifted"
 
 
@@ -34,8 +35,9 @@ class _List:
 def find_unsure(made: Plan, doubted: Iterable[str], options: MatchOptions) -> dict[str, Ambiguity]:
     """Give the pairs, by the want's name, for which nothing speaks but an equal number in a list where that need not mean an equal layer.
 
-    In a list of `doubted` these are all pairs. Where either side has numbers that the other lacks between those that both have, they
-    are the pairs after the first such number; and where one side has more than the other, those after an element of another shape.
+    In a list of `doubted` these are all pairs but those to which a rename gave their number. Where either side has numbers that the
+    other lacks between those that both have, they are the pairs after the first such number; where one side has more than the other,
+    those after an element of another shape; where all numbers differ by the same, they are all.
     Numbers that are names (a dict of heads) mean what they say.
     """
     if options.match == "exact" or not ((made.missing and made.unused) or made.mismatched):
@@ -50,8 +52,21 @@ def find_unsure(made: Plan, doubted: Iterable[str], options: MatchOptions) -> di
         after, reason = (-1, _DOUBTED) if one.mine in doubted else _parting(one, mine, theirs)
         if numbers := sorted(number for number in one.pairs if number > after and reason):
             doubt = Ambiguity(want=spell(one.mine, numbers), candidates=(spell(one.theirs, numbers),), reason=reason)
-            unsure |= {pair.want.name: doubt for number in numbers for pair in one.pairs[number]}
+            unsure |= {
+                pair.want.name: doubt
+                for number in numbers
+                for pair in one.pairs[number]
+                if one.mine not in doubted or not _was_moved(pair, one.theirs, options)
+            }
     return unsure
+
+
+def _was_moved(pair: Pair, parent: str, options: MatchOptions) -> bool:
+    """Say whether a rename gave an element of a list its number; numbers are the same ones by how many come after them."""
+    elements = elements_of(pair.offer.name)
+    before = elements_of(options.sources.get(pair.offer.name, pair.offer.name))
+    place = next(place for place, (path, _) in enumerate(elements) if path == parent) - len(elements)
+    return len(before) < -place or before[place][1] != elements[place][1]
 
 
 def _numbers(names: Iterable[str]) -> Mapping[str, set[int]]:
@@ -81,6 +96,9 @@ def _are_names(parent: str, numbers: set[int], modules: frozenset[str]) -> bool:
 
 def _parting(one: _List, mine: set[int], theirs: set[int]) -> tuple[int, str]:
     """Give the number after which equal ones are in doubt, and why; no reason where none are."""
+    by = {other - own for own, other in zip(sorted(mine), sorted(theirs), strict=False)}
+    if len(mine) == len(theirs) and len(by) == 1:
+        return -1, _HIGHER.format(abs(min(by)), "higher" if min(by) > 0 else "lower")
     first, last = max(min(mine), min(theirs)), min(max(mine), max(theirs))
     between = sorted(number for number in mine ^ theirs if first <= number <= last)
     shifted = between[0] if between and mine - theirs and theirs - mine else None

@@ -85,12 +85,13 @@ class MatchOptions:
 
     `match` "exact" pairs equal names only. `modules` are the paths of all parts of the model as the file's convention names them, those
     without tensors too; `submodules` are the file's own (the keys of a state dict's `_metadata`), after the same renames as the offers.
-    Empty means that nothing is known.
+    `sources` are the names that renamed offers had before. Empty means that nothing is known.
     """
 
     match: Literal["auto", "exact"] = "auto"
     modules: frozenset[str] = frozenset()
     submodules: frozenset[str] = frozenset()
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +125,11 @@ class Plan:
     def matched(self) -> int:
         """How many wants found a tensor, fit or not."""
         return len(self.pairs) + len(self.mismatched) + len(self.clashes) + len(self.unreadable)
+
+    @property
+    def misfits(self) -> int:
+        """How many of the model's tensors would be of another shape: one of the file may be several of the model."""
+        return len({path for pair in self.mismatched for path in pair.want.paths})
 
     @property
     def nothing(self) -> bool:
@@ -190,7 +196,7 @@ class Plan:
         if self.unused and policy.unused == "error":
             yield f"{len(self.unused):,} unused"
         if self.mismatched and policy.shape == "error":
-            yield f"{len(self.mismatched):,} of another shape"
+            yield f"{self.misfits:,} of another shape"
         if self.clashes:
             yield f"{len(self.clashes):,} of another kind"
         if self.unreadable:

@@ -1,4 +1,4 @@
-"""Names that wrappers put around a model's own: `module.`, `_orig_mod.`, `model.` and their kin."""
+"""Names that wrappers put around a model's own: `module.`, `_orig_mod.`, `model.` and their kin, and the list of a Sequential."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ INNER = ("_orig_mod", "module", "_forward_module", "_fsdp_wrapped_module", "_che
 """Words that stand for nothing anywhere: torch.compile, DataParallel, Lightning Fabric, FSDP, activation checkpoints, PEFT."""
 
 _INNER = re.compile(rf"(?:^|(?<=\.))(?:{'|'.join(INNER)})\.|(?<=\.lora_[AB]\.)default\.")
+_LIST = re.compile(r"(?:^|(?<=\.))layers\.(?=[0-9]+(?:\.|$))")
+"""What Flax's and Equinox's Sequential call their list, where PyTorch's is the list itself."""
 _LEADING = re.compile(rf"(?:(?:{'|'.join(LEADING)})\.)+")
 _LEAD = re.compile(rf"(?:(?:{'|'.join(dict.fromkeys((*LEADING, *INNER)))})\.)*")
 
@@ -24,6 +26,21 @@ def bare(name: str) -> str:
     inner = _INNER.sub("", name)
     match = _LEADING.match(inner)
     return inner[match.end() :] if match else inner
+
+
+def has_list(name: str) -> bool:
+    """Say whether a name leads through a list that may be a Sequential's."""
+    return _LIST.search(name) is not None
+
+
+def unlisted(name: str) -> str:
+    """Give a name without the word for the list of a Sequential: layers.0.weight is 0.weight."""
+    return _LIST.sub("", name)
+
+
+def bare_unlisted(name: str) -> str:
+    """Give a name without that word and those of wrappers."""
+    return unlisted(bare(name))
 
 
 def common_lead(names: Sequence[str]) -> str:
@@ -49,6 +66,8 @@ class _Change:
     on: str
     out: tuple[str, ...]
     into: tuple[str, ...]
+    lists: int = 0
+    """By how many lists of a Sequential the name of the model has more."""
 
     def sentences(self, times: int) -> Iterable[str]:
         names = f"{count(times, 'name')} of the file"
@@ -62,6 +81,9 @@ class _Change:
             yield f"{word!r} was left out within {names}"
         for word in self.into:
             yield f"{word!r} was put into {names}"
+        if self.lists:
+            did = "put before" if self.lists > 0 else "left out before"
+            yield f"'layers', as the list of a Sequential is called, was {did} numbers in {names}"
 
 
 def describe(changes: Iterable[tuple[str, str]]) -> list[str]:
@@ -84,7 +106,11 @@ def _change(old: str, new: str) -> _Change:
     while off and on and off.split(".")[-2] == on.split(".")[-2]:
         off, on = (lead[: lead.rfind(".", 0, -1) + 1] for lead in (off, on))
     return _Change(
-        off, on, tuple(word for word in out if word not in into), tuple(word for word in into if word not in out)
+        off,
+        on,
+        tuple(word for word in out if word not in into),
+        tuple(word for word in into if word not in out),
+        len(_LIST.findall(new)) - len(_LIST.findall(old)),
     )
 
 

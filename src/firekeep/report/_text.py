@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 """Lines of a list that are shown."""
+_MANY = 4
+"""Places that one reason is told of once."""
 
 
 def tell(report: LoadReport) -> str:
@@ -41,7 +43,7 @@ def verdict(report: LoadReport) -> str:
 
 def _body(report: LoadReport) -> Iterator[str]:
     yield from lines(_done(report))
-    yield from _listed("errors", [(str(problem), 1) for problem in report.errors])
+    yield from _listed("errors", _problems(report))
     near = {name: one.name for name, one in report.suggestions.items()}
     yield from _listed("missing in the file", _folded(report.missing, report.missing_shapes, near, "near"))
     renamed = report.unused_renamed
@@ -82,6 +84,22 @@ def _listed(title: str, told: Sequence[tuple[str, int]]) -> Iterator[str]:
         yield from lines((text for text, _ in told[:_SHOWN]), indent="    ")
     if rest := total - sum(number for _, number in told[:_SHOWN]):
         yield f"    ... and {rest:,} more"
+
+
+def _problems(report: LoadReport) -> list[tuple[str, int]]:
+    """Say once what is wrong with many places for one and the same reason."""
+    alike: dict[str, list[str]] = {}
+    for one in report.errors:
+        if one.file_name is None and one.expected is None:
+            alike.setdefault(one.message, []).append(one.name)
+    told: dict[str, tuple[str, int]] = {}
+    for one in report.errors:
+        names = alike.get(one.message, [])
+        if len(names) < _MANY or one.name not in names:
+            told[f"{one.name} {one}"] = (str(one), 1)
+        else:
+            told[one.message] = (f"{some(names, 2)}: {one.message}", len(names))
+    return list(told.values())
 
 
 def _constants(report: LoadReport) -> list[tuple[str, int]]:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Self
 
 from firekeep.errors import RuleError
+from firekeep.wording import spell
 
 Table = Mapping[str, object]
 """One operation on tensors, as it stands in the file: a word saying which, and its facts."""
@@ -131,7 +132,7 @@ def _pairs(value: object) -> Iterator[tuple[str, str]]:
         raise RuleError(f"rename: a list of [pattern, replacement] is due, and this is {_kind(value)}")
     for place, pair in enumerate(value):
         if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
-            raise RuleError(f"rename {place + 1}: {pair!r} is no pair of two texts, [pattern, replacement]")
+            raise RuleError(f"rename {place + 1}: {spell(pair)} is no pair of two texts, [pattern, replacement]")
         yield pair[0], pair[1]
 
 

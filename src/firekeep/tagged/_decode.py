@@ -15,6 +15,7 @@ from typing import Any
 
 from firekeep.errors import FirekeepError, FormatError, LimitError
 from firekeep.tagged._words import MAX_DEPTH, MAX_TEXT, MAX_VALUES, NUMPY, SMALL_FLOATS, TensorAt, Values
+from firekeep.wording import spell
 
 # A text that never ends is matched too: each character is looked at once.
 _TEXTS = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
@@ -106,7 +107,7 @@ def _fill(kind: type[dict[Any, Any]]) -> Callable[[Any, int], Any]:
         for number, (key, item) in enumerate(_pairs(content, depth)):
             made[_hashable(key, hashes)] = item
             if len(made) <= number:
-                raise _malformed(f"a dictionary with two keys {key!r}")
+                raise _malformed(f"a dictionary with two keys {spell(key)}")
         return made
 
     return make

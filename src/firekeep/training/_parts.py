@@ -22,6 +22,7 @@ from firekeep.sections import Section
 from firekeep.slots import Convention
 from firekeep.supply import supply_of_opened
 from firekeep.training._nested import pack, unpack
+from firekeep.training._told import REMEDY, is_bare, names_of_layers, with_layers
 from firekeep.wording import some
 
 VALUES = "firekeep.values"
@@ -87,6 +88,8 @@ class ModelPart:
     is_average: bool = False
     put: Callable[[Any], None] | None = None
     """Takes the object that was made in place of one that never changes."""
+    like: Any = None
+    """Tells the layers of variables of Linen."""
 
     def section(self) -> Section:
         """Take the weights, with their ids, in the framework's own layout unless told otherwise."""
@@ -96,7 +99,8 @@ class ModelPart:
                 "and would not be kept",
                 remedy="Make arrays of them with jnp.asarray, or give them as step= or values= of the state.",
             )
-        made = collect(self.model, CollectJob(layout=self.layout))
+        model = with_layers(self.model, self.like, layout=self.layout, remapper=KeyRemapper())
+        made = collect(model, CollectJob(layout=self.layout))
         return Section(self.name, contents_of(made, FORMATS["burnpack"], metadata={}, scalars={}))
 
     def plan(self, opened: OpenedFile, restoring: Restoring) -> None:
@@ -110,21 +114,30 @@ class ModelPart:
             remapper=rename,
         )
         supply = supply_of_opened(opened, OpenOptions())
+        layout = None if supply.layout is None else supply.layout.name
         try:
-            plan = applying.plan_load(self.model, supply, job, anew=self._is_made_anew())
+            model = with_layers(self.model, self.like, layout=layout, remapper=rename)
+            plan = applying.plan_load(model, supply, job, anew=self._is_made_anew())
         except LoadError as error:
             restoring.models[self.name] = error.report
             restoring.refusals.append(f"{self.name}: {', '.join(error.report.refusals) or error.message}")
             return
+        except RuleError as error:
+            if self.like is not None or not is_bare(self.model):
+                raise
+            restoring.refusals.append(f"{self.name}: {error.message}; {REMEDY}")
+            return
         if not plan.report.ok:
             restoring.refusals.append(f"{self.name}: {', '.join(plan.report.refusals)}")
         restoring.models[self.name] = plan.report
+        if not plan.report.wanted:
+            restoring.fresh[self.name] = f"no tensor was found in the {type(self.model).__name__} that was given"
         if not self.is_average:
             restoring.names |= {f"{self.prefix}{old}": f"{self.prefix}{new}" for old, new in plan.names.items()}
 
         def fill() -> None:
             made, restoring.models[self.name] = plan.put()
-            if made is not self.model and self.put is not None:
+            if made is not model and self.put is not None:
                 self.put(made)
 
         restoring.steps.append(fill)
@@ -144,21 +157,26 @@ class OptimizerPart:
     layout: Convention | None = None
     tx: Any = None
     put: Callable[[Any], None] | None = None
+    like: Any = None
 
     def section(self) -> Section:
         """Take the state by parameter."""
-        record = OptimizerRecord.of(self.optimizer, self.model, layout=self.layout, copy=False, tx=self.tx)
+        model = with_layers(self.model, self.like, layout=self.layout, remapper=KeyRemapper())
+        record = OptimizerRecord.of(self.optimizer, model, layout=self.layout, copy=False, tx=self.tx)
         return Section(self.name, record.contents())
 
     def plan(self, opened: OpenedFile, restoring: Restoring) -> None:
         """Match the states by id and name, and check that the step can take them."""
         record = OptimizerRecord(_contents(opened), source=opened.path)
-        rename = KeyRemapper.of(restoring.rename.rules, names=restoring.known_names())
+        layers = names_of_layers(record.paths, layout=record.layout, model=self.model)
+        rename = KeyRemapper.of(restoring.rename.rules, names={**layers, **restoring.known_names()})
+        model = with_layers(self.model, self.like, layout=record.layout, remapper=rename)
+        if jax.owns_optimizer(self.optimizer) and (why := jax.unplaced(self.optimizer, self.model)) is not None:
+            restoring.refusals.append(f"{self.name}: {why}")
+            return
 
         try:
-            plan = record.plan(
-                self.optimizer, self.model, rename=rename, allow_dropped=not restoring.strict, tx=self.tx
-            )
+            plan = record.plan(self.optimizer, model, rename=rename, allow_dropped=not restoring.strict, tx=self.tx)
         except OptimizerError as error:
             restoring.optimizers[self.name] = error.report
             remedy = "; with strict=False they start anew" if error.report.dropped and restoring.strict else ""

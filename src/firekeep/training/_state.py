@@ -14,6 +14,7 @@ from firekeep.opened import OpenedFile
 from firekeep.rules import KeyRemapper
 from firekeep.sections import Section
 from firekeep.training._facts import Fact, environment
+from firekeep.training._kinds import check_kind, check_schedule
 from firekeep.training._parts import (
     ModelPart,
     OptimizerPart,
@@ -28,6 +29,13 @@ from firekeep.training._rng import check_generators
 from firekeep.wording import some
 
 _MOVING = ("optimizer", "scheduler", "scaler", "ema")
+_IN_JAX = {
+    "scheduler": "in JAX a schedule is part of tx, and goes on by the count in the optimizer's state; "
+    "make the state with strict=False to go on without PyTorch's, and look at report.model, which is then filled as far as it fits",
+    "scaler": "JAX has no GradScaler; make the state with strict=False to go on without it, "
+    "and look at report.model, which is then filled as far as it fits",
+}
+"""What to do about a part that a state of JAX has in another place, or nowhere."""
 STATE = "state"
 """The section of all that has no file of its own."""
 
@@ -50,6 +58,8 @@ class TrainingState:
     Of JAX, `model` is a module of `flax.nnx` or Equinox, a `TrainState`, or any tree of arrays; `optimizer` a `flax.nnx.Optimizer`, or a
     state of optax for the parameters in `model`, with its transformation as `tx` (a dict of them where there are several). What never
     changes is made anew by a restore, and is then at `state.model` and `state.optimizer`. Keys of `jax.random` belong among the values.
+    Variables of Linen do not tell their layers: where a run moves to them from another framework, `like` does, a model with the same
+    layers in any framework.
     `data` with `get_state()` and `set_state()`, as Grain's iterators have, will do too.
 
     Save between steps: gradients that were accumulated and not applied yet are not kept.
@@ -79,6 +89,7 @@ class TrainingState:
         strict: bool = True,
         layout: str | None = None,
         tx: Any = None,
+        like: Any = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -95,8 +106,10 @@ class TrainingState:
         self.rename = KeyRemapper.of(rename)
         self.strict = strict
         self.tx = tx
+        self.like = like
         self.layout = None if layout is None else check_layout(layout)
         check_generators(self.generators)
+        self._check_kinds()
         self._rest()
         names = [Section(part.name, Contents(entries=())).name for part in self._parts()]
         if twice := [name for name in names if names.count(name) > 1 or name == STATE]:
@@ -133,7 +146,7 @@ class TrainingState:
                 part.plan(opened[part.name], restoring)
             else:
                 restoring.refuse(part.name, f"the checkpoint has no such section: it has {some(list(opened))}")
-        dropped = _left_over(opened, {part.name for part in parts}, restoring)
+        dropped = _left_over(opened, {part.name for part in parts}, restoring, in_jax=jax_bridge.owns(self.model))
         rest = self._rest().plan(opened.get(STATE), restoring)
         source = next((one.path for one in opened.values() if one.path is not None), None)
 
@@ -173,6 +186,15 @@ class TrainingState:
             self.step, self.epoch = rest.step, rest.epoch
         return report(done=True)
 
+    def _check_kinds(self) -> None:
+        for kind in ("model", "optimizer", "ema"):
+            given = getattr(self, kind)
+            check_kind(kind, given)
+            for name, one in given.items() if isinstance(given, Mapping) else ():
+                check_kind(f"{kind}-{name}", one)
+        for name, one in _named(self.scheduler, "scheduler").items():
+            check_schedule(name, one)
+
     def _rest(self) -> Rest:
         return Rest(
             metrics=self.metrics,
@@ -192,7 +214,7 @@ class TrainingState:
         for name, one in self._models().items():
             prefix = f"{name.removeprefix('model-')}." if name != "model" else ""
             put = self._setter("model", name) if jax_bridge.owns(one) else None
-            yield ModelPart(name=name, model=one, prefix=prefix, layout=self.layout, put=put)
+            yield ModelPart(name=name, model=one, prefix=prefix, layout=self.layout, put=put, like=self.like)
         for name, one in self._optimizers().items():
             yield OptimizerPart(
                 name=name,
@@ -201,6 +223,7 @@ class TrainingState:
                 layout=self.layout,
                 tx=self.tx.get(name.removeprefix("optimizer-")) if isinstance(self.tx, Mapping) else self.tx,
                 put=self._setter("optimizer", name),
+                like=self.like,
             )
         schedules = _named(self.scheduler, "scheduler")
         driven = [id(getattr(one, "optimizer", None)) for one in schedules.values()]
@@ -213,7 +236,7 @@ class TrainingState:
                 yield ModelPart(name=name, model=one, layout=self.layout, is_average=True)
             elif jax_bridge.owns(one):
                 put = self._setter("ema", name)
-                yield ModelPart(name=name, model=one, layout=self.layout, is_average=True, put=put)
+                yield ModelPart(name=name, model=one, layout=self.layout, is_average=True, put=put, like=self.like)
             else:
                 yield values_part(name, one)
 
@@ -239,7 +262,7 @@ class TrainingState:
         return f"<TrainingState: step {self.step:,}, epoch {self.epoch:,}: {parts}>"
 
 
-def _left_over(opened: Iterable[str], names: Collection[str], restoring: Restoring) -> dict[str, str]:
+def _left_over(opened: Iterable[str], names: Collection[str], restoring: Restoring, *, in_jax: bool) -> dict[str, str]:
     """Name sections that the state has no part for; of those that the next save would lose for good, the restore is refused."""
     dropped = {}
     for name in opened:
@@ -249,6 +272,8 @@ def _left_over(opened: Iterable[str], names: Collection[str], restoring: Restori
         kind = name.partition("-")[0]
         if restoring.strict and kind in _MOVING:
             remedy = f"make the state with {kind}=..., or with strict=False to go on without it"
+            if in_jax and kind in ("scheduler", "scaler"):
+                remedy = _IN_JAX[kind]
             restoring.refusals.append(f"{name}: the checkpoint has it, and the state has no such part; {remedy}")
     return dropped
 

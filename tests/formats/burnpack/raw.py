@@ -7,10 +7,10 @@ from typing import Any
 
 import cbor2
 
-from firekeep.blobs import MemorySource
 from firekeep.formats import Container, OpenOptions
 from firekeep.formats.burnpack import open_container
 from firekeep.limits import DEFAULT_LIMITS, Limits
+from firekeep.sources import MemorySource
 
 
 class Raw(bytes):

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from firekeep.arrays import as_array
-from firekeep.blobs import FileSource, MemorySource, Source
 from firekeep.dtypes import QuantScheme, qfloat
 from firekeep.entry import find_ties
 from firekeep.errors import HeaderError, LimitError, MetadataError, TruncatedError, UnsupportedError
 from firekeep.formats import Finding, OpenOptions
 from firekeep.formats.burnpack import open_container
 from firekeep.limits import DEFAULT_LIMITS
+from firekeep.sources import FileSource, MemorySource, Source
 from formats.burnpack.raw import descriptor, open_descriptor, open_raw, open_table, raw_file
 
 Opener = Callable[[bytes], Source]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from firekeep.blobs import FileSource
 from firekeep.disk import to_bytes
 from firekeep.formats import Contents, OpenOptions
 from firekeep.formats.burnpack import open_container, plan
 from firekeep.limits import DEFAULT_LIMITS
+from firekeep.sources import FileSource
 
 CASES = Path(__file__).parents[2] / "data" / "cases" / "files" / "burn"
 FILES = ["mnist_web_model.bpk", "asterinas_mlp_weights.bpk", "asterinas_mlp_weights_older.bpk"]

@@ -68,10 +68,19 @@ def test_what_we_write_is_the_same_table_in_all_three_ways(
     data = table_bytes(entries, metadata=metadata, scalars={"s": Scalar("float", 0.5)} if metadata else {})
     table = by_strict_decoder(data)
     assert table is not None
-    assert by_quick_decoder(data) == by_scan(data) == table
+    assert by_quick_decoder(data) == table
+    assert by_scan(data) in (None, table)  # a name that ends as a key begins is left to the other two
     assert table.names == sorted(rows)
     assert [form.dtype for form in table.forms] == [rows[name][0] for name in table.names]
     assert table.param_ids == [rows[name][2] for name in table.names]
+
+
+def test_a_table_of_ordinary_names_is_scanned() -> None:
+    entries = [entry(f"layers.{index}.weight", BY_NAME["BF16"], (2, index), index) for index in range(300)]
+    data = table_bytes(sorted(entries, key=lambda one: one.name), metadata={"k": "v"})
+    table = by_scan(data)
+    assert table is not None
+    assert table == by_strict_decoder(data)
 
 
 SMALL = table_bytes(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import firekeep
-from firekeep.blobs import MemorySource
 from firekeep.errors import FirekeepError, FormatError, LimitError, MetadataError, TruncatedError, UnsupportedError
 from firekeep.formats import FORMATS, OpenOptions
 from firekeep.formats.gguf._types import BLOCKS, PLAIN
+from firekeep.sources import MemorySource
 from formats.gguf.made import ARRAY, BOOL, F32, I32, STRING, U8, U32, U64, Tensor, gguf
 
 FOUR = np.arange(4, dtype="<f4").tobytes()

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import firekeep
-from firekeep.blobs import MemorySource
 from firekeep.errors import FirekeepError, FormatError, LimitError, MetadataError, TruncatedError, UnsupportedError
 from firekeep.formats import FORMATS, OpenOptions
+from firekeep.sources import MemorySource
 from formats.hdf5.made import NOWHERE, Data, Group, datatype, hdf5
 
 FOUR = np.arange(4, dtype="<f4").tobytes()

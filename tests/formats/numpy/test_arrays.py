@@ -190,8 +190,8 @@ def test_literals_are_read_and_never_evaluated():
 
 def test_members_that_are_no_arrays_are_told():
     data = build([Part(name="w.npy", data=npy(np.ones(2))), Part(name="notes.txt", data=b"hi")])
-    from firekeep.blobs import MemorySource
     from firekeep.formats import FORMATS, OpenOptions
+    from firekeep.sources import MemorySource
 
     container = FORMATS["numpy"].reader()(MemorySource(data), OpenOptions())
     assert list(container.entries) == ["w"]

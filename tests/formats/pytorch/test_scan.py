@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firekeep.blobs import MemorySource
 from firekeep.formats import OpenOptions
 from firekeep.formats.pytorch import ScanReport, scan_source
 from firekeep.formats.pytorch._verdicts import judge
+from firekeep.sources import MemorySource
 from pickles import (
     NONE,
     STACK_GLOBAL,

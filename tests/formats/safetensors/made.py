@@ -6,12 +6,13 @@ import json
 import struct
 from typing import Any
 
-from firekeep.blobs import MemoryBlob, MemorySource
+from firekeep.blobs import MemoryBlob
 from firekeep.dtypes import BY_NAME
 from firekeep.entry import TensorEntry
 from firekeep.formats import Container, OpenOptions
 from firekeep.formats.safetensors import open_container
 from firekeep.limits import DEFAULT_LIMITS, Limits
+from firekeep.sources import MemorySource
 
 
 def raw(header: bytes | str | dict[str, Any], data: bytes = b"") -> bytes:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from firekeep.blobs import FileSource
 from firekeep.dtypes import BY_TORCH
 from firekeep.errors import FirekeepError
 from firekeep.formats import Container, OpenOptions
 from firekeep.formats.safetensors import open_container, open_shards
+from firekeep.sources import FileSource
 
 CASES = Path(__file__).parents[2] / "data" / "cases"
 TRUTHS = [

@@ -12,10 +12,12 @@ from typing import Any
 
 from firekeep.bridges._protocol import Filling
 from firekeep.bridges._states import OptimizerState, Restoration
+from firekeep.bridges.jax._variables import Variables
 from firekeep.entry import TensorEntry
 from firekeep.slots import Constants, Outline
 
 __all__ = [
+    "Variables",
     "array_entry",
     "array_kind",
     "array_of",
@@ -33,18 +35,23 @@ __all__ = [
     "owns_array",
     "owns_optimizer",
     "restore_optimizer",
+    "unplaced",
+    "why_hollow",
 ]
 
 name = "jax"
 
 
 def owns(obj: object) -> bool:
-    """Take objects of Flax and Equinox, and containers with an array of JAX in them, or the shape of one, and none of PyTorch's."""
+    """Take objects of Flax and Equinox, and containers with an array of JAX in them, or the shape of one, and none of PyTorch's.
+
+    What is known to hold no tensors, as a module of Linen, is taken too, to be refused with what to give instead.
+    """
     if "jax" not in sys.modules:  # who gives an array of JAX has it imported
         return False
-    from firekeep.bridges.jax import _owns
+    from firekeep.bridges.jax import _hollow, _owns
 
-    return _owns.owns(obj)
+    return isinstance(obj, Variables) or _hollow.is_hollow(obj) or _owns.owns(obj)
 
 
 def outline(obj: Any) -> Outline:
@@ -55,6 +62,8 @@ def outline(obj: Any) -> Outline:
     """
     from firekeep.bridges.jax import _describe
 
+    if isinstance(obj, Variables):
+        return obj.described(_describe.outline(obj.tree, anew=False))
     return _describe.outline(obj, anew=False)
 
 
@@ -62,6 +71,8 @@ def outline_anew(obj: Any) -> Outline:
     """Describe the places of all arrays for `filled`, which makes another object: whether its containers ever change plays no part."""
     from firekeep.bridges.jax import _describe
 
+    if isinstance(obj, Variables):
+        return obj.described(_describe.outline(obj.tree, anew=True))
     return _describe.outline(obj, anew=True)
 
 
@@ -69,14 +80,14 @@ def entries(obj: Any) -> list[TensorEntry]:
     """Describe the arrays of an object, without copying any: those on a device are fetched when they are drawn."""
     from firekeep.bridges.jax import _describe
 
-    return _describe.entries(obj)
+    return obj.called(_describe.entries(obj.tree)) if isinstance(obj, Variables) else _describe.entries(obj)
 
 
 def constants(obj: Any) -> list[Constants]:
     """Tell what the parts of the object compute with beside their tensors; see `Bridge.constants`."""
     from firekeep.bridges.jax import _constants
 
-    return _constants.constants(obj)
+    return _constants.constants(obj.tree if isinstance(obj, Variables) else obj)
 
 
 def fill(obj: Any, fillings: Sequence[Filling], done: list[str]) -> None:
@@ -87,14 +98,26 @@ def fill(obj: Any, fillings: Sequence[Filling], done: list[str]) -> None:
     """
     from firekeep.bridges.jax import _fill
 
-    _fill.fill(obj, fillings, done)
+    if not isinstance(obj, Variables):
+        _fill.fill(obj, fillings, done)
+        return
+    own: list[str] = []
+    try:
+        _fill.fill(obj.tree, obj.own(fillings), own)
+    finally:
+        obj.finished(own, done)
 
 
 def filled(obj: Any, fillings: Sequence[Filling], done: list[str]) -> Any:
     """Make an object like another, with tensors in it; the other stays as it is, and arrays that are not given are in both."""
     from firekeep.bridges.jax import _fill
 
-    return _fill.filled(obj, fillings, done)
+    if not isinstance(obj, Variables):
+        return _fill.filled(obj, fillings, done)
+    own: list[str] = []
+    made = _fill.filled(obj.tree, obj.own(fillings), own)
+    obj.finished(own, done)
+    return made
 
 
 def owns_optimizer(obj: object) -> bool:
@@ -121,6 +144,8 @@ def describe_optimizer(optimizer: Any, model: Any, tx: Any = None) -> OptimizerS
     """
     from firekeep.bridges.jax import _optax
 
+    if isinstance(model, Variables):
+        return model.moved(_optax.describe_optimizer(optimizer, model.tree, tx))
     return _optax.describe_optimizer(optimizer, model, tx)
 
 
@@ -128,7 +153,25 @@ def restore_optimizer(optimizer: Any, model: Any, restoration: Restoration) -> A
     """Put states into an optimizer of `flax.nnx`, or make another state of optax; what is not given stays as it is."""
     from firekeep.bridges.jax import _optax
 
+    if isinstance(model, Variables):
+        return _optax.restore_optimizer(optimizer, model.tree, model.back(restoration))
     return _optax.restore_optimizer(optimizer, model, restoration)
+
+
+def why_hollow(obj: object) -> tuple[str, str] | None:
+    """Say what an object is that is known to hold no tensors (a Linen module, a GraphDef), and what to give instead."""
+    if "jax" not in sys.modules:
+        return None
+    from firekeep.bridges.jax import _hollow
+
+    return _hollow.why_hollow(obj)
+
+
+def unplaced(optimizer: Any, model: Any) -> str | None:
+    """Say which shape in an optimizer has a sharding that tells no devices, where the model has none of them either, or None."""
+    from firekeep.bridges.jax import _optax
+
+    return _optax.unplaced(optimizer, model)
 
 
 def owns_array(obj: object) -> bool:

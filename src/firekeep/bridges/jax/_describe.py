@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from firekeep.bridges.jax._frameworks import is_a, is_nnx_state
+from firekeep.bridges.jax._frameworks import is_a, is_equinox, is_nnx_state
 from firekeep.bridges.jax._holders import changeable, remakable
+from firekeep.bridges.jax._hollow import refuse_hollow
 from firekeep.bridges.jax._leaves import describe, is_number, looks
 from firekeep.bridges.jax._making import cannot_become
 from firekeep.bridges.jax._walk import Place, Walk, walk
@@ -17,10 +18,11 @@ from firekeep.slots import Convention, Outline, Slot
 _COLLECTION = "params"
 
 
-def outline(root: Any, *, anew: bool) -> Outline:
-    """Describe the places of an object; `anew` for one that is made anew when it is filled."""
+def outline(root: Any, *, anew: bool, beside: Any = None) -> Outline:
+    """Describe the places of an object; `anew` for one that is made anew when it is filled, `beside` as in `walk`."""
+    refuse_hollow(root)
     with collector_paused():
-        found = walk(root)
+        found = walk(root, beside=beside)
         ties = find_ties(found)
         slots = tuple(_slot(place, found, ties, anew=anew) for place in found.places.values())
     convention = _convention(root, found)
@@ -36,6 +38,7 @@ def outline(root: Any, *, anew: bool) -> Outline:
 
 def entries(root: Any) -> list[TensorEntry]:
     """Describe the values of an object; one array in two places is described once, so that its blob is one too."""
+    refuse_hollow(root)
     with collector_paused():
         found = walk(root)
         ties = find_ties(found)
@@ -114,6 +117,11 @@ def _around(place: Place, *, anew: bool) -> str:
     holder = place.holder
     while holder.how == "inner" and holder.outer is not None:
         holder = holder.outer
+    outer = holder.outer
+    while (
+        is_equinox(holder.value) and outer is not None
+    ):  # the whole model is meant, and is told once for all its places
+        holder, outer = (outer, outer.outer) if is_equinox(outer.value) else (holder, outer.outer)
     kind = type(holder.value).__name__
     return f"the {kind} around it never changes: load_as makes another of it"
 

@@ -17,18 +17,18 @@ from firekeep.entry import tie_key
 from firekeep.errors import EntryError, UnsupportedError
 
 
-def fill(root: Any, fillings: Sequence[Filling], done: list[str]) -> None:
+def fill(root: Any, fillings: Sequence[Filling], done: list[str], *, beside: Any = None) -> None:
     """Put tensors into an object; everything that can be refused is refused before anything is touched."""
-    _fill(root, walk(root), fillings, done, anew=False)
+    _fill(root, walk(root, beside=beside), fillings, done, anew=False)
 
 
-def filled(root: Any, fillings: Sequence[Filling], done: list[str]) -> Any:
+def filled(root: Any, fillings: Sequence[Filling], done: list[str], *, beside: Any = None) -> Any:
     """Make an object like another, with tensors in it."""
-    found = walk(root)
+    found = walk(root, beside=beside)
     if "nnx" not in found.kinds:
         return _fill(root, found, fillings, done, anew=True)
     copy = sys.modules["flax.nnx"].clone(root)  # variables of its own, with the same arrays
-    return _fill(copy, walk(copy, ours=True), fillings, done, anew=True)
+    return _fill(copy, walk(copy, ours=True, beside=beside), fillings, done, anew=True)
 
 
 def _fill(root: Any, found: Walk, fillings: Sequence[Filling], done: list[str], *, anew: bool) -> Any:

@@ -11,13 +11,14 @@ import jax
 import numpy as np
 
 from firekeep.arrays import numpy_dtype
-from firekeep.blobs import Source
 from firekeep.bridges._drawing import draw, draw_own, plain_dtype
 from firekeep.bridges.jax._leaves import implementation, is_key, is_number
+from firekeep.bridges.jax._meshes import is_unplaced
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
 from firekeep.errors import UnsupportedError
 from firekeep.reading import ALIGNMENT, read_windows
+from firekeep.sources import Source
 
 BATCH = 64 << 20
 """Bytes that are read from a file at once, before the first of them go to their devices."""
@@ -36,6 +37,11 @@ def cannot_become(value: Any, dtype: DType) -> str | None:
     """Say why no array of the kind holds a dtype, or None."""
     if is_number(value):
         return None
+    if is_unplaced(value):
+        return (
+            "its sharding names the axes of a mesh and no devices, as jax.eval_shape makes it: give a shape with a "
+            "sharding NamedSharding(mesh, ...), or load within jax.set_mesh(mesh)"
+        )
     if is_key(value):
         return None if dtype.name == "U32" else f"a PRNG key is made of U32, not of {dtype}"
     if not isinstance(value, jax.Array | jax.ShapeDtypeStruct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -15,10 +15,13 @@ from firekeep.bridges._states import OptimizerState, ParamState, Restoration
 from firekeep.bridges.jax._describe import outline
 from firekeep.bridges.jax._fill import fill, filled
 from firekeep.bridges.jax._frameworks import is_a
-from firekeep.bridges.jax._leaves import describe, fault, is_leaf
+from firekeep.bridges.jax._hollow import refuse_hollow
+from firekeep.bridges.jax._leaves import describe, fault, is_leaf, looks
+from firekeep.bridges.jax._making import cannot_become
+from firekeep.bridges.jax._meshes import is_unplaced
 from firekeep.bridges.jax._optax_parts import ONLY_HERE, RULES, Mirror, Parts, take_apart
 from firekeep.bridges.jax._optax_rules import options_of
-from firekeep.bridges.jax._walk import Place
+from firekeep.bridges.jax._walk import Place, walk
 from firekeep.entry import TensorEntry
 from firekeep.errors import UnsupportedError
 from firekeep.ids import ParamId
@@ -115,6 +118,7 @@ def describe_optimizer(optimizer: Any, model: Any, tx: Any = None) -> OptimizerS
 
 
 def _look(optimizer: Any, model: Any) -> tuple[_Live, Any]:
+    refuse_hollow(optimizer)
     outlined = outline(model, anew=True)
     named = {slot.path: slot for slot in outlined}
     if "" in named:
@@ -122,7 +126,7 @@ def _look(optimizer: Any, model: Any) -> tuple[_Live, Any]:
             "a parameter that is the whole model has no name", remedy="Put it in a dict, before the optimizer's init."
         )
     state = optimizer
-    parts = take_apart(state, model, frozenset(named))
+    parts = _taken_apart(state, model, frozenset(named))
     mirrored = {name for mirror in parts.mirrors for name in mirror.places}
     chosen = {
         path: slot
@@ -137,6 +141,21 @@ def _look(optimizer: Any, model: Any) -> tuple[_Live, Any]:
         _take_param(name, parts, main, keys, groups, group)
     live = _Live(state, parts, keys, groups, group, chosen, "")
     return live, outlined.convention
+
+
+def _taken_apart(state: Any, model: Any, names: frozenset[str]) -> Parts:
+    """Take a state apart by the parameters of the model; of variables of Linen by those in their collection, which `init` was given."""
+    parts = take_apart(state, model, names)
+    collection = model.get("params") if isinstance(model, Mapping) else None
+    if parts.mirrors or not isinstance(collection, Mapping):
+        return parts
+    inner = {name.removeprefix("params."): name for name in names if name.startswith("params.")}
+    found = take_apart(state, collection, frozenset(inner))
+    found.mirrors = [
+        replace(mirror, places={inner[name]: place for name, place in mirror.places.items()})
+        for mirror in found.mirrors
+    ]
+    return found
 
 
 def _is_trained(slot: Slot, convention: str | None) -> bool:
@@ -241,12 +260,20 @@ def restore_optimizer(optimizer: Any, model: Any, restoration: Restoration) -> A
     given |= restoration.extra
     if not changes_in_place(optimizer):
         optimizer = _untied(optimizer)
-    slots = {slot.path: slot for slot in outline(optimizer, anew=not changes_in_place(optimizer))}
+    slots = {slot.path: slot for slot in outline(optimizer, anew=not changes_in_place(optimizer), beside=model)}
     fillings = [Filling(slots[path], entry.renamed(path), slots[path].dtype) for path, entry in given.items()]
     if changes_in_place(optimizer):
-        fill(optimizer, fillings, [])
+        fill(optimizer, fillings, [], beside=model)
         return optimizer
-    return filled(optimizer, fillings, [])
+    return filled(optimizer, fillings, [], beside=model)
+
+
+def unplaced(optimizer: Any, model: Any) -> str | None:
+    """Say why no array can be put into an optimizer of shapes, or None; see `firekeep.bridges.jax.unplaced`."""
+    for place in walk(optimizer, beside=model).places.values():
+        if is_unplaced(place.value):
+            return f"{place.path!r}: {cannot_become(place.value, looks(place.value)[0])}"
+    return None
 
 
 def _untied(state: Any) -> Any:

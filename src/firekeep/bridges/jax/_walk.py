@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from firekeep.bridges.jax._frameworks import (
 from firekeep.bridges.jax._holders import Holder
 from firekeep.bridges.jax._layers import PARENTS, layer_of
 from firekeep.bridges.jax._leaves import is_leaf, is_number, key_suffix
+from firekeep.bridges.jax._meshes import is_unplaced, meshes_in, placed
 from firekeep.bridges.jax._owns import is_node
 from firekeep.errors import LimitError, UnsupportedError
 from firekeep.slots import Layer
@@ -81,8 +82,10 @@ class Walk:
     """Paths of Python's numbers in dicts, lists and tuples outside of any object: no arrays, and perhaps meant to be kept."""
 
 
-def walk(root: Any, *, ours: bool = False) -> Walk:
+def walk(root: Any, *, ours: bool = False, beside: Any = None) -> Walk:
     """Walk an object. `ours` tells that its nnx objects and variables are copies, which can be changed.
+
+    A shape whose sharding tells no devices gets those of the mesh that other arrays of it lie on, or those of the object `beside` it.
 
     Raises `UnsupportedError` for two arrays of one name, keys that make no name and what contains itself, and `LimitError` for one
     too deep.
@@ -91,7 +94,17 @@ def walk(root: Any, *, ours: bool = False) -> Walk:
     walker.visit(root, _At())
     walker.visit_states()
     walker.found.modules.discard("")
+    _place(walker.found, beside)
     return walker.found
+
+
+def _place(found: Walk, beside: Any) -> None:
+    unplaced = [place for place in found.places.values() if is_unplaced(place.value)]
+    if unplaced:
+        others: Iterable[Place] = () if beside is None else walk(beside).places.values()
+        meshes = list(meshes_in(place.value for place in (*found.places.values(), *others)))
+        for place in unplaced:
+            place.value = placed(place.value, meshes)
 
 
 class _Walker:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from firekeep.blobs import Source
 from firekeep.bridges._protocol import Filling, check_fillings
 from firekeep.bridges.torch._bytes import bytes_of, pour, torch_dtype
 from firekeep.bridges.torch._describe import tie_of
@@ -21,6 +20,7 @@ from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import EntryError, FirekeepError, UnsupportedError
 from firekeep.garbage import collector_paused
 from firekeep.reading import read_into
+from firekeep.sources import Source
 
 
 def fill(root: nn.Module, fillings: Sequence[Filling], done: list[str]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from firekeep.blobs import CHUNK, Source
+from firekeep.blobs import CHUNK
 from firekeep.formats._protocol import Finding
 from firekeep.formats.burnpack._layout import HEADER, align
 from firekeep.formats.burnpack._placement import Placement, gaps, is_zero
 from firekeep.formats.burnpack._table import Table
+from firekeep.sources import Source
 
 
 def find(source: Source, table: Table, placement: Placement, table_bytes: int) -> Iterator[Finding]:

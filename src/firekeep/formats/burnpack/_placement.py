@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import le, or_
 
-from firekeep.blobs import CHUNK, Source
+from firekeep.blobs import CHUNK
 from firekeep.errors import MetadataError, TruncatedError
 from firekeep.formats.burnpack._layout import ALIGNMENT, HEADER, data_start
 from firekeep.formats.burnpack._table import Table
+from firekeep.sources import Source
 
 OLD_PLACEMENT = "written as Burn 0.19 did: the data begins directly behind the table, without alignment"
 UNALIGNED = "tensors do not lie at multiples of 256 bytes, as Burn places them"

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from functools import partial
 
-from firekeep.blobs import Source, WindowBlob
+from firekeep.blobs import WindowBlob
 from firekeep.entry import TensorEntry
 from firekeep.errors import HeaderError, LimitError, TruncatedError
 from firekeep.formats._protocol import Container, OpenOptions
@@ -17,6 +17,7 @@ from firekeep.formats.burnpack._table import Table, read_table
 from firekeep.garbage import collector_paused
 from firekeep.ids import ParamId
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 
 class Entries(Mapping[str, TensorEntry]):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from firekeep.blobs import Blob, Source, WindowBlob
+from firekeep.blobs import Blob, WindowBlob
 from firekeep.dtypes import TABLE, DType
 from firekeep.entry import TensorEntry
 from firekeep.errors import LimitError, MetadataError, UnsupportedError
@@ -16,6 +16,7 @@ from firekeep.formats._protocol import Container, OpenOptions
 from firekeep.formats.flax._msgpack import ArrayAt, Decoder, Extension
 from firekeep.garbage import collector_paused
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 CHUNKED = "__msgpack_chunked_array__"
 """The key of a map that stands for one array in pieces: MessagePack holds no more than 4 GB in one."""

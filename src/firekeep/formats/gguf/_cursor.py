@@ -6,9 +6,9 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from firekeep.blobs import Source
 from firekeep.errors import LimitError, MetadataError, TruncatedError
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 _CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 """Types of values by their number, as `struct` calls them; 7 is bool."""

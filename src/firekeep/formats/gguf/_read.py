@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from firekeep.blobs import Blob, DeferredBlob, Source, StridedBlob, WindowBlob
+from firekeep.blobs import Blob, DeferredBlob, StridedBlob, WindowBlob
 from firekeep.dtypes import BY_NAME, DType
 from firekeep.entry import TensorEntry
 from firekeep.errors import HeaderError, LimitError, MetadataError, TruncatedError, UnsupportedError
@@ -22,6 +22,7 @@ from firekeep.formats.gguf._cursor import ArrayAt, Cursor
 from firekeep.formats.gguf._types import BLOCKS, PLAIN
 from firekeep.garbage import collector_paused
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 _MAGIC = b"GGUF"
 _ALIGNMENT = "general.alignment"

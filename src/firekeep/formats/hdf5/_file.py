@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firekeep.blobs import Source, WindowBlob
+from firekeep.blobs import WindowBlob
 from firekeep.errors import HeaderError, LimitError, MetadataError, TruncatedError, UnsupportedError
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _USER_BLOCKS = tuple(512 << power for power in range(12))

@@ -36,12 +36,17 @@ _ATTENTION = {"query_dense": "query", "key_dense": "key", "value_dense": "value"
 """Layers within attention: the names of the attributes that hold them, and those of the layers themselves."""
 
 
+def name_layer(path: Sequence[str]) -> list[str]:
+    """Give the words that the names of a layer's variables begin with."""
+    return [_ATTENTION.get(part, part) for part in path]
+
+
 def name_variables(path: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     """Name the variables of one `vars` group by what they are in their layer, and by their numbers where that is not certain.
 
     `path` leads to the group of the layer; `shapes` are those of its variables.
     """
-    layer = [_ATTENTION.get(part, part) for part in path]
+    layer = name_layer(path)
     roles = _roles(re.sub(r"_\d+$", "", path[-1]), shapes) if path else None
     return {
         number: ".".join((*layer, *((VARIABLES, number) if roles is None else (roles[int(number)],))))

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from firekeep.blobs import MemorySource, Source
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, LimitError, MetadataError, WrongFormatError
 from firekeep.formats._absent import check_bools, tell_absent
@@ -19,9 +18,10 @@ from firekeep.formats.hdf5._datasets import Dataset, is_dataset, read_attributes
 from firekeep.formats.hdf5._file import Hdf5
 from firekeep.formats.hdf5._groups import is_group, list_links
 from firekeep.formats.hdf5._headers import Messages
-from firekeep.formats.hdf5._keras import VARIABLES, is_keras_2, name_variables, name_written_out
+from firekeep.formats.hdf5._keras import VARIABLES, is_keras_2, name_layer, name_variables, name_written_out
 from firekeep.garbage import collector_paused
 from firekeep.limits import Limits
+from firekeep.sources import MemorySource, Source
 
 _WEIGHTS, _TEXTS = "model.weights.h5", ("config.json", "metadata.json")
 _ZIP = b"PK"
@@ -113,7 +113,7 @@ def _open_file(file: Hdf5) -> Container:
     if file.trailing:
         notes.append(f"{file.trailing} bytes follow the end of the HDF5 file and were left aside")
     layers = {
-        ".".join(path[:-1]): name
+        ".".join(name_layer(path[:-1])): name
         for path, held in found.attributes.items()
         if path and path[-1] == VARIABLES and isinstance(name := held.get("name"), str)
     }

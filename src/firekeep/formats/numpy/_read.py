@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
-from firekeep.blobs import Blob, Source, StridedBlob, WindowBlob
+from firekeep.blobs import Blob, StridedBlob, WindowBlob
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, FormatError, LimitError, MetadataError, UnsupportedError
 from firekeep.formats._absent import absent, check_bools, tell_absent
@@ -14,6 +14,7 @@ from firekeep.formats._zip import ZipDirectory, ZipMember, read_directory
 from firekeep.formats._zip_records import quote
 from firekeep.formats.numpy._header import LONGEST, MAGIC, Header, read_header
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 UNNAMED = "arr_0"
 """What NumPy calls an array that is given no name."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from firekeep.blobs import Source
 from firekeep.errors import WrongFormatError
 from firekeep.formats._protocol import Container, OpenOptions
 from firekeep.formats.pytorch._container import assemble
@@ -17,6 +16,7 @@ from firekeep.formats.pytorch._inert import Opaque, TensorRef
 from firekeep.formats.pytorch._kinds import tell_kind
 from firekeep.formats.pytorch._report import ScanGlobal, ScanReport
 from firekeep.garbage import collector_paused
+from firekeep.sources import Source
 
 __all__ = ["Opaque", "ScanGlobal", "ScanReport", "TensorRef", "open_container", "scan_folder", "scan_source"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from firekeep.blobs import Blob, Source, WindowBlob
+from firekeep.blobs import Blob, WindowBlob
 from firekeep.formats._zip import ZipDirectory, ZipMember
+from firekeep.sources import Source
 
 
 class MemberBlob(Blob):

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from firekeep.blobs import FileSource
 from firekeep.formats._protocol import OpenOptions
 from firekeep.formats.pytorch._report import ScanGlobal, ScanReport, ordered
 from firekeep.formats.pytorch._scan import scan
+from firekeep.sources import FileSource
 
 _MOST_FILES = 10_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from firekeep.blobs import Source
 from firekeep.formats.pytorch._legacy import MAGIC
+from firekeep.sources import Source
 
 Kind = Literal["zip", "legacy", "tar", "pickle", "none"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from firekeep.blobs import Blob, Source, WindowBlob
+from firekeep.blobs import Blob, WindowBlob
 from firekeep.errors import LimitError, MetadataError, TruncatedError, UnsafePickleError
 from firekeep.formats._protocol import OpenOptions
 from firekeep.formats.pytorch._found import Found
@@ -21,6 +21,7 @@ from firekeep.formats.pytorch._inert import Global, StorageRef
 from firekeep.formats.pytorch._machine import Machine
 from firekeep.formats.pytorch._storages import StorageTable, declared_bytes, key_text, show, storage_dtype
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from firekeep.blobs import MemorySource
 from firekeep.errors import MetadataError
 from firekeep.formats.pytorch._inert import Call, Global, StorageRef
 from firekeep.formats.pytorch._legacy import read_legacy
 from firekeep.formats.pytorch._storages import Storage
 from firekeep.limits import Limits
+from firekeep.sources import MemorySource
 
 
 def is_nested(value: Any) -> bool:

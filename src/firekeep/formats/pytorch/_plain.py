@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from firekeep.blobs import Blob, Source
+from firekeep.blobs import Blob
 from firekeep.errors import LimitError, UnsafePickleError
 from firekeep.formats._protocol import OpenOptions
 from firekeep.formats.pytorch._found import Found
 from firekeep.formats.pytorch._inert import StorageRef
 from firekeep.formats.pytorch._machine import Machine
 from firekeep.formats.pytorch._storages import StorageTable
+from firekeep.sources import Source
 
 
 class NoStorages(StorageTable):

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from struct import Struct
 
-from firekeep.blobs import Source
+from firekeep.sources import Source
 
 _LOCAL = Struct("<4s2xHH8xLLHH")
 _MAGIC = b"PK\x03\x04"

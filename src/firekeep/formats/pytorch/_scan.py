@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from firekeep.blobs import MemorySource, Source
 from firekeep.errors import DigestError, FirekeepError, LimitError, TruncatedError
 from firekeep.formats._protocol import OpenOptions
 from firekeep.formats._zip import InflatedBlob, ZipDirectory, ZipMember, read_directory
@@ -27,6 +26,7 @@ from firekeep.formats.pytorch._verdicts import DANGEROUS, judge
 from firekeep.formats.pytorch._window import Window
 from firekeep.garbage import collector_paused
 from firekeep.limits import Limits
+from firekeep.sources import MemorySource, Source
 
 _DEEPEST = 4
 _FIRST_WINDOW = 1 << 14

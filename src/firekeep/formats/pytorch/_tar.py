@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from firekeep.blobs import Blob, Source, WindowBlob
+from firekeep.blobs import Blob, WindowBlob
 from firekeep.errors import MetadataError, TruncatedError, UnsafePickleError, WrongFormatError
 from firekeep.formats._protocol import OpenOptions
 from firekeep.formats.pytorch._found import Found
@@ -24,6 +24,7 @@ from firekeep.formats.pytorch._storages import StorageTable, declared_bytes, key
 from firekeep.formats.pytorch._tensors import RawTensor
 from firekeep.formats.pytorch._window import Window
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 _BLOCK = 512
 _MOST_MEMBERS = 1000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firekeep.blobs import Source, check_range
+from firekeep.sources import Source, check_range
 
 
 class Window:

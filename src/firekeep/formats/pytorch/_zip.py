@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from firekeep.blobs import Blob, Source
+from firekeep.blobs import Blob
 from firekeep.errors import MetadataError, UnsupportedError, WrongFormatError
 from firekeep.formats._protocol import Finding, OpenOptions
 from firekeep.formats._zip import ZipDirectory, ZipMember, read_directory
@@ -19,6 +19,7 @@ from firekeep.formats.pytorch._inert import StorageRef
 from firekeep.formats.pytorch._machine import Machine
 from firekeep.formats.pytorch._script import ScriptCode
 from firekeep.formats.pytorch._storages import StorageTable
+from firekeep.sources import Source
 
 _PICKLE = "data.pkl"
 _TEXT_BYTES = 4096

@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firekeep.blobs import Source
 from firekeep.disk import WritePlan
 from firekeep.formats._protocol import Container, Contents, OpenOptions
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 if TYPE_CHECKING:
     from firekeep.formats.safetensors._split import ShardedPlan

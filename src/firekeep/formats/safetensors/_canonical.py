@@ -119,10 +119,10 @@ def scan(raw: bytes) -> tuple[PackedTable, dict[str, str] | None] | None:
         while place < end:
             proof = _Proof(raw, place, min(end + 1, place + _BLOCK), data_end)
             blocks.append(proof.block())
-            names.append(proof.mixed_names())
+            names.append(proof.hash_names())
             place, data_end = proof.stop, int(blocks[-1].ends[-1])
             _require(raw[place - 3 : place + 1] == b']},"' or place == end + 2)
-        _require(_all_differ(np.concatenate(names)))
+        _require(_all_differ(np.concatenate([_RESERVED, *names])))
     except (_OtherFormError, IndexError):  # an index beyond the end: a part of a row where no row is
         return None
     return PackedTable(raw, blocks), metadata
@@ -204,11 +204,11 @@ class _Proof:
             ends=ends,
         )
 
-    def mixed_names(self) -> Words:
-        """Give a hash of each name; equal names have equal hashes."""
+    def hash_names(self) -> Words:
+        """Give a hash of each name; equal names have equal hashes, in whichever block they are."""
         longest = int(self.name_lengths.max())
         _require(longest <= _LONGEST_NAME)
-        return _mix([self.name_lengths.astype(np.uint64), *self._parts(self.name_starts, self.name_lengths, longest)])
+        return _hash_texts(self._parts(self.name_starts, self.name_lengths, longest), self.name_lengths)
 
     def _compare_fixed_text(self) -> None:
         _require(self.name_lengths.min() >= 0)
@@ -340,6 +340,23 @@ def _mix(parts: list[Words]) -> Words:
         mixed *= np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
     return mixed
+
+
+def _hash_texts(parts: list[Words], lengths: Ints) -> Words:
+    """Hash texts by their words and lengths alone, with however many words of zeros behind them a block has for its longest text.
+
+    The last word comes first: a hash of nothing is 0, and stays it through words of zeros.
+    """
+    return _mix([*reversed(parts), lengths.astype(np.uint64)])
+
+
+def _hash_text(text: bytes) -> Words:
+    parts = [np.array([_word(text[done : done + 8])], np.uint64) for done in range(0, len(text), 8)]
+    return _hash_texts(parts, np.array([len(text)]))
+
+
+_RESERVED = _hash_text(METADATA.encode())
+"""Stands among the names, so that a tensor called so is one of a name that comes twice."""
 
 
 def _read_form(text: bytes, code: str) -> Form:

@@ -6,10 +6,11 @@ from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from itertools import accumulate, repeat
 from operator import itemgetter
 
-from firekeep.blobs import Source, WindowBlob
+from firekeep.blobs import WindowBlob
 from firekeep.entry import TensorEntry, make_entries
 from firekeep.formats.safetensors._table import Form, Table
 from firekeep.garbage import collector_paused
+from firekeep.sources import Source
 
 _DTYPE, _SHAPE, _NBYTES, _PROBLEM = (itemgetter(place) for place in range(4))
 

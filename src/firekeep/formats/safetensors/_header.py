@@ -7,12 +7,12 @@ from contextlib import suppress
 from reprlib import Repr
 from typing import Any, NoReturn
 
-from firekeep.blobs import Source
 from firekeep.dtypes import BY_SAFETENSORS
 from firekeep.errors import HeaderError, LimitError, MetadataError, TruncatedError, WrongFormatError
 from firekeep.formats.safetensors._json import parse_object, refuse_giants, require_text
 from firekeep.formats.safetensors._table import Form, Table, sort_by_data
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 METADATA = "__metadata__"
 LENGTH_BYTES = 8

@@ -7,8 +7,8 @@ import threading
 from collections import OrderedDict
 from weakref import WeakSet
 
-from firekeep.blobs import FileSource, check_range
 from firekeep.errors import FormatError
+from firekeep.sources import FileSource, check_range
 
 MOST_OPEN = 64
 """Shards held open at once. Systems begin at 256 descriptors for a process, and an open mapped file takes two."""

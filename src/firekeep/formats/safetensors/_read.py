@@ -6,7 +6,6 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 
-from firekeep.blobs import Source
 from firekeep.formats._protocol import Container, Finding, OpenOptions
 from firekeep.formats.safetensors._entries import Entries
 from firekeep.formats.safetensors._header import LENGTH_BYTES, has_escapes, parse_header, read_header
@@ -15,6 +14,7 @@ from firekeep.formats.safetensors._table import Table, require_length
 from firekeep.formats.safetensors._ties import read_ties
 from firekeep.garbage import collector_paused
 from firekeep.limits import Limits
+from firekeep.sources import Source
 
 _QUICK_BYTES = 44 << 10
 _WORTH_NUMPY = 8 << 20

@@ -6,7 +6,6 @@ import re
 from contextlib import ExitStack
 from pathlib import Path
 
-from firekeep.blobs import FileSource, Source
 from firekeep.errors import FirekeepError, LimitError, MetadataError, UnsupportedError, WrongFormatError
 from firekeep.formats._protocol import Container, OpenOptions
 from firekeep.formats.safetensors._json import parse_object, refuse_giants, require_text
@@ -14,6 +13,7 @@ from firekeep.formats.safetensors._pool import MOST_OPEN, Pool, PooledSource
 from firekeep.formats.safetensors._read import open_container
 from firekeep.formats.safetensors._union import Index, Shard, join_shards
 from firekeep.limits import Limits
+from firekeep.sources import FileSource, Source
 
 _LISTED = 10
 _OF_PATHS = ("/", "\\", ":", "\0")

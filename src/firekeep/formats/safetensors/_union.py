@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from firekeep.blobs import Source
 from firekeep.entry import TensorEntry
 from firekeep.errors import MetadataError
 from firekeep.formats._protocol import Container, Finding
+from firekeep.sources import Source
 
 _OF_EACH_FILE = frozenset(("firekeep.digests", "firekeep.ties"))
 """Metadata that speaks of the tensors of its own file, and so of no set."""

@@ -5,6 +5,7 @@ from firekeep.rules.layout._collections import without_collection, without_colle
 from firekeep.rules.layout._convs import GROUPLESS, groups_told
 from firekeep.rules.layout._facts import join_facts, tell_facts
 from firekeep.rules.layout._like import layers_from_like
+from firekeep.rules.layout._like_flax import layers_from_flax
 from firekeep.rules.layout._names import rename_paths, spellings, translate_layers
 from firekeep.rules.layout._recurrent import stacked
 from firekeep.rules.layout._row import CONVENTIONS, SIDES
@@ -21,6 +22,7 @@ __all__ = [
     "Translation",
     "groups_told",
     "join_facts",
+    "layers_from_flax",
     "layers_from_like",
     "merged_biases",
     "read_biases",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from firekeep.blobs import DeferredBlob, MemorySource, WindowBlob
+from firekeep.blobs import DeferredBlob, WindowBlob
 from firekeep.dtypes import BY_NAME
 from firekeep.entry import TensorEntry
+from firekeep.errors import FirekeepError
 from firekeep.rules.layout._translate import Translation
+from firekeep.sources import MemorySource
 from firekeep.views import is_ghost, summed
 
 BIASES = "firekeep.merged_biases"
@@ -21,6 +22,7 @@ BIASES = "firekeep.merged_biases"
 MOST_BYTES = 1 << 20
 """More than this is not kept: metadata are read whole by everyone who opens the file."""
 
+_MOST_AXES = 8
 _FIRST, _SECOND = "bias_ih_", "bias_hh_"
 
 
@@ -78,23 +80,37 @@ def read_biases(metadata: Mapping[str, str]) -> tuple[Pair, ...]:
     if text is None or len(text) > 4 * MOST_BYTES:
         return ()
     try:
-        return tuple(_pairs(json.loads(text)))
-    except (ValueError, TypeError, KeyError, RecursionError, binascii.Error):
+        kept = json.loads(text)
+        return tuple(_pairs(kept)) if isinstance(kept, list) else ()
+    except (ValueError, TypeError, LookupError, RecursionError, FirekeepError):
         return ()
 
 
-def _pairs(kept: Any) -> Iterator[Pair]:
+def _pairs(kept: list[Any]) -> Iterator[Pair]:
+    seen: set[str] = set()
     for one in kept:
-        dtype, shape = BY_NAME[one["dtype"]], tuple(map(int, one["shape"]))
+        dtype, shape = BY_NAME[one["dtype"]], one["shape"]
+        if dtype.kind != "float" or dtype.bits % 8 or not _is_shape(shape):
+            raise ValueError("no tensor of floats")
         entries = []
         for name, text in zip(one["names"], one["data"], strict=True):
             data = base64.b64decode(text, validate=True)
-            if min(shape, default=0) < 0 or dtype.kind != "float" or dtype.nbytes(shape) != len(data):
-                raise ValueError(f"{name} has {len(data)} bytes")
+            if not isinstance(name, str) or name in seen or dtype.nbytes(shape) != len(data):
+                raise ValueError(f"{name!r} is of {len(data)} bytes, or there twice")
+            seen.add(name)
             blob = WindowBlob(MemorySource(data), 0, len(data))
-            entries.append(TensorEntry(str(name), dtype, shape, blob))
+            entries.append(TensorEntry(name, dtype, tuple(shape), blob))
         first, second = entries
         yield Pair(first, second)
+
+
+def _is_shape(value: object) -> bool:
+    """Say whether a value is a shape that the metadata have room for; with larger numbers, the arithmetic takes for ever."""
+    return (
+        isinstance(value, list)
+        and len(value) <= _MOST_AXES
+        and all(type(extent) is int and 0 <= extent <= MOST_BYTES for extent in value)
+    )
 
 
 def restore_biases(entries: Sequence[TensorEntry], pairs: Iterable[Pair]) -> tuple[list[TensorEntry], int]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError
 from firekeep.rules._mapping_file import MappingFile
 from firekeep.rules.surgery._rules import Merge, Split, Stack, Unstack
-from firekeep.wording import some
+from firekeep.wording import some, spell
 
 Operation = Split | Merge | Stack | Unstack
 """What a surgery is made of."""
@@ -23,6 +23,7 @@ _FACTS = {
     "stack": ("into", "axis"),
     "unstack": ("into", "axis"),
 }
+_NUMBERS = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +133,20 @@ def _read(table: Mapping[str, object]) -> Operation:
 def _require_kinds(table: Mapping[str, object], kind: str) -> None:
     for key in ("axis", "heads"):
         value = table.get(key, 1)
-        if type(value) is not int or (key == "heads" and value < 1):
+        if not _is_number(value) or (key == "heads" and value < 1):
             raise RuleError(
-                f"{kind}: {key} is {value!r}, where {'a number from 1 on' if key == 'heads' else 'a number'} is due"
+                f"{kind}: {key} is {spell(value)}, where {'a number from 1 on' if key == 'heads' else 'a number'} is due"
             )
     sizes = table.get("sizes", [])
-    if not isinstance(sizes, list | tuple) or any(type(size) is not int or size < 0 for size in sizes):
-        raise RuleError(f"{kind}: sizes are {sizes!r}, where a list of numbers is due")
+    if not isinstance(sizes, list | tuple) or not all(_is_number(size) and size >= 0 for size in sizes):
+        raise RuleError(f"{kind}: sizes are {spell(sizes)}, where a list of numbers is due")
     for key, as_list in ((kind, kind == "merge"), ("into", kind == "split")):
         value = table[key]
         listed = isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
         if not (listed if as_list else isinstance(value, str) or (listed and kind == "merge")):
-            raise RuleError(f"{kind}: {key} is {value!r}, where {'a list of texts' if as_list else 'text'} is due")
+            raise RuleError(f"{kind}: {key} is {spell(value)}, where {'a list of texts' if as_list else 'text'} is due")
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    """Say whether a value is a whole number of 64 bits: a file may have one that Python refuses to spell."""
+    return type(value) is int and -_NUMBERS <= value < _NUMBERS

@@ -1,0 +1,53 @@
+"""What a save tells."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from firekeep.wording import count, lines, some
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveReport(os.PathLike[str]):
+    """What was written: a path, and what was done to the tensors on the way."""
+
+    path: Path
+    format: str
+    layout: str | None
+    tensors: int
+    nbytes: int
+    left_out: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+    overflowed: Mapping[str, int] = field(default_factory=dict)
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the report as data that `json` writes."""
+        return {
+            "path": str(self.path),
+            "format": self.format,
+            "layout": self.layout,
+            "tensors": self.tensors,
+            "bytes": self.nbytes,
+            "left_out": list(self.left_out),
+            "steps": list(self.steps),
+            "overflowed": dict(self.overflowed),
+        }
+
+    def __str__(self) -> str:
+        where = f"written to {self.path}" if self.path.name else "written to memory"
+        told = [f"{count(self.tensors, 'tensor')} {where} ({self.format}, layout {self.layout or 'not known'})"]
+        told += list(lines(self.steps))
+        if self.left_out:
+            told += list(lines([f"left out by the filter: {some(self.left_out)}"]))
+        if self.overflowed:
+            told += list(
+                lines([f"numbers too large for the new type became infinite in {some(list(self.overflowed))}"])
+            )
+        return "\n".join(told)
