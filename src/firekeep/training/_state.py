@@ -31,7 +31,7 @@ from firekeep.wording import some
 _MOVING = ("optimizer", "scheduler", "scaler", "ema")
 _IN_JAX = {
     "scheduler": "in JAX a schedule is part of tx, and goes on by the count in the optimizer's state; "
-    "make the state with strict=False to go on without PyTorch's, and look at report.model, which is then filled as far as it fits",
+    "make the state with strict=False to go on without it, and look at report.model, which is then filled as far as it fits",
     "scaler": "JAX has no GradScaler; make the state with strict=False to go on without it, "
     "and look at report.model, which is then filled as far as it fits",
 }
