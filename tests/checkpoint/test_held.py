@@ -314,3 +314,26 @@ def test_a_step_that_is_not_there_leaves_no_lock_behind(tmp_path):
         manager.restore(State())
     assert LOCK not in names_in(tmp_path)
     assert scan_steps(tmp_path).steps == ()
+
+
+def test_a_file_of_another_step_is_not_restored_whatever_its_size(tmp_path):
+    with make(tmp_path, "firekeep") as manager:
+        for step in (1, 2):
+            manager.save(State(float(step), names=NAMES), step=step)
+        shutil.copy(tmp_path / "step-00000001" / "model.bpk", tmp_path / "step-00000002" / "model.bpk")
+        with pytest.raises(firekeep.FirekeepError, match=r"is of step 1, .* the step 2 it lies in") as caught:
+            manager.restore(State(3.0, names=NAMES))
+        assert "model.bpk" in str(caught.value)
+        assert manager.restore(State(3.0, names=NAMES), step=1).step == 1
+
+
+def test_steps_above_the_latest_that_cannot_be_used_are_told(tmp_path):
+    with make(tmp_path, "burn") as manager:
+        for step in (1, 2):
+            manager.save(State(float(step), names=NAMES), step=step)
+        shutil.copy(tmp_path / "optim-1.bpk", tmp_path / "optim-2.bpk")
+        restored = manager.restore(State(3.0, names=NAMES))
+        assert [step.step for step in restored.passed_over] == [2]
+        assert "step 2 is newer and cannot be used: 'optim-2.bpk' is of another save" in str(restored)
+        assert restored.to_dict()["passed_over"][0]["step"] == 2
+        assert manager.restore(State(3.0, names=NAMES), step=1).passed_over == ()

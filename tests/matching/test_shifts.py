@@ -23,9 +23,10 @@ def test_layers_after_one_that_was_put_in_are_in_doubt():
     assert list(paired(cautious)) == ["net.0.weight"]
     assert {want.name for want in cautious.missing} == {"net.3.weight", "net.6.weight"}
     assert {offer.name for offer in cautious.unused} == {"net.2.weight", "net.4.weight", "net.6.weight"}
-    assert [str(doubt) for doubt in cautious.ambiguities] == [
-        "'net.6': from net.2 on the numbers differ on the two sides, so layers after it may have been shifted: 'net.6'"
-    ]
+    (doubt,) = map(str, cautious.ambiguities)
+    assert doubt.startswith(
+        "'net.6': from net.2 on the numbers differ on the two sides, so layers after it may have been shifted"
+    )
 
 
 def test_a_list_that_matching_did_not_dare_to_renumber_gives_no_pair():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 
@@ -731,3 +732,24 @@ def test_two_schedules_of_one_optimizer_are_not_taken_for_a_hand(tmp_path):
 
     write(make(), tmp_path)
     assert not restore(make(), tmp_path).set_back()
+
+
+def test_moments_of_weights_that_were_not_taken_start_anew(tmp_path):
+    def run(*widths):
+        model = torch.nn.Sequential(*(torch.nn.Linear(*pair) for pair in itertools.pairwise(widths)))
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(1, widths[0])).sum().backward()
+        optimizer.step()
+        return model, optimizer
+
+    model, optimizer = run(20, 8, 8, 8)
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(TrainingState(model=model, optimizer=optimizer), step=1)
+    other, fresh = run(8, 8, 8, 8, 3)
+    fresh = torch.optim.AdamW(other.parameters())
+    with CheckpointManager(tmp_path) as manager:
+        report = manager.restore(TrainingState(model=other, optimizer=fresh, strict=False)).report
+    taken = set(report.model.applied)
+    names = dict(other.named_parameters())
+    assert {name for name, one in names.items() if fresh.state.get(one)} <= taken
+    assert report.optimizer.dropped["1.weight"] == "its weights were not taken from the checkpoint"

@@ -11,6 +11,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 import firekeep
 from firekeep import RuleError, UnsupportedError, digests
@@ -212,3 +213,28 @@ def test_a_pytorch_source_has_nothing_to_compare_with(tmp_path: Path):
     report = firekeep.convert(tmp_path / "in.pt", tmp_path / "out.bpk")
     assert (report.checked, report.digests) == (0, False)
     assert [note for note in report.notes if "digest" in note] == []
+
+
+class Two(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
+
+
+@pytest.mark.parametrize("layout", [None, "torch", "burn"])
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({"a.weight": (2, 3)}, "has nothing like 'a.weight'"),
+        ({"fc1.kernel": (8, 8)}, "has nothing like 'fc1.kernel'"),
+        ({"fc2.weight": (8, 4)}, r"its shape is \[8, 4\], and the Two has it as \[4, 8\] in the layout 'torch'"),
+    ],
+)
+def test_what_is_not_like_the_model_that_tells_the_layers_is_refused(tmp_path, tensors, said, layout):
+    source, target = tmp_path / "in.safetensors", tmp_path / "out.bpk"
+    firekeep.save_file(
+        {name: np.ones(shape, np.float32) for name, shape in tensors.items()}, source, metadata={"format": "pt"}
+    )
+    with pytest.raises(firekeep.RuleError, match=said):
+        firekeep.convert(source, target, layout=layout, like=Two())
+    assert not target.exists()

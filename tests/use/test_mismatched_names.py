@@ -135,3 +135,25 @@ def test_a_layout_that_fits_is_found_by_a_sample_of_the_model(layout, told, tmp_
     assert not report.ok
     assert [one.python for one in report.remedies] == [f"layout={told!r}"]
     assert firekeep.load_into(make(), tmp_path / "m.safetensors", layout=layout).exact
+
+
+def test_a_bias_of_a_layer_of_another_rank_is_another_layers(tmp_path):
+    saved = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+    torch.save(saved.state_dict(), tmp_path / "n.pt")
+    model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+    before = model[0].bias.detach().clone()
+    with pytest.raises(firekeep.LoadError):
+        firekeep.load_into(model, tmp_path / "n.pt", strict=False)
+    assert torch.equal(model[0].bias, before)
+
+
+@pytest.mark.parametrize("rename", [r"encoder_q\.=>", r"^encoder_q\.=>model."])
+def test_a_part_that_a_rename_names_is_chosen(tmp_path, rename):
+    wanted, other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    parts = {"encoder_q": wanted, "encoder_k": other}
+    torch.save(
+        {f"{part}.{n}": v for part, one in parts.items() for n, v in one.state_dict().items()}, tmp_path / "moco.pt"
+    )
+    model = torch.nn.Linear(3, 2)
+    firekeep.load_into(model, tmp_path / "moco.pt", rename=rename, allow_unused=True)
+    assert torch.equal(model.weight, wanted.weight)

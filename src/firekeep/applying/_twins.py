@@ -24,11 +24,11 @@ def refuse_twins(tried: Attempt, supply: Supply, job: LoadJob, again: Try) -> No
     """Refuse to take one of several parts of a file that all have what the model wants, where only a part's name speaks for the one.
 
     A model and its moving average, saved as `{"model": ..., "ema": ...}`, are such. Names that the model has itself, prefix and all,
-    are no choice of ours and nothing is said of them.
+    are no choice of ours and nothing is said of them, nor of a part that was chosen by a rename of its prefix.
     """
     lead = _lead(tried)
     twins = _twins(tried, lead) if lead else []
-    if not twins:
+    if not twins or _is_chosen(tried, twins):
         return
     wanted = {pair.want.name: _source(tried, pair).removeprefix(lead) for pair in tried.plan.pairs}
     parts = _Parts(supply, job, again, wanted)
@@ -44,6 +44,13 @@ def refuse_twins(tried: Attempt, supply: Supply, job: LoadJob, again: Try) -> No
         path=supply.where,
         remedy="Save the one that is meant in a file of its own." if way is None else f"Choose one, {way}.",
     )
+
+
+def _is_chosen(tried: Attempt, twins: list[str]) -> bool:
+    """Say whether a rename changed all names that are taken, and none of the other parts."""
+    renamed = {source for name, source in tried.sources.items() if source != name}
+    taken = {_source(tried, pair) for pair in tried.plan.pairs}
+    return taken <= renamed and not any(source.startswith(tuple(twins)) for source in renamed)
 
 
 def propose_parts(tried: Attempt, supply: Supply, job: LoadJob, again: Try) -> Iterator[Remedy]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from firekeep.checkpoint import _manifest as manifest
 from firekeep.checkpoint._folders import check_size
+from firekeep.checkpoint._marks import SAVE, marked, save_of
 from firekeep.checkpoint._shelf import Found, Pen, Shelf, listed, spare_path, sync
 from firekeep.checkpoint._step import IncompleteStep, StepFile, StepInfo
 from firekeep.errors import FirekeepError, RuleError
@@ -28,9 +29,6 @@ from firekeep.wording import some
 
 KEY = "firekeep.checkpoint"
 """Where a model's metadata tells of its step."""
-
-SAVE = "firekeep.step"
-"""Where the metadata of each file tells of which save it is."""
 
 PARTS = ("scheduler", "optim", "model")
 """The files of a step, in the order in which they are published."""
@@ -73,7 +71,7 @@ class Flat(Shelf):
         return IncompleteStep(step=step, name=part_name(there[-1], step), reason=reason)
 
     def write(self, pen: Pen, sections: Sequence[Section], info: StepInfo) -> StepInfo:
-        by_part = {_PREFIXES.get(section.name, section.name): _marked(section, info) for section in sections}
+        by_part = {_PREFIXES.get(section.name, section.name): marked(section, info) for section in sections}
         if "model" not in by_part or len(by_part) < len(sections):
             raise RuleError(
                 f'layout="burn" needs one section "model", and this state has {some([section.name for section in sections])}',
@@ -86,7 +84,7 @@ class Flat(Shelf):
             if part in by_part:
                 files.append(pen.write(by_part[part].name, by_part[part].contents, name))
             else:
-                empty = _marked(Section(part, Contents(entries=())), info)
+                empty = marked(Section(part, Contents(entries=())), info)
                 pen.write(part, empty.contents, name)  # Burn opens all three
         name = part_name("model", info.step)
         contents = by_part["model"].contents
@@ -198,7 +196,7 @@ def _read(directory: Path, step: int) -> StepInfo:
     if model.save is not None:  # older versions of firekeep wrote none
         names = {file.name for file in files} | looked.keys()
         mixed = [
-            name for name in sorted(names) if (looked.get(name) or _look_into(directory, name)).save != _save_of(info)
+            name for name in sorted(names) if (looked.get(name) or _look_into(directory, name)).save != save_of(info)
         ]
         if mixed:
             raise FirekeepError(f"{some(mixed)} {'is' if len(mixed) == 1 else 'are'} of another save")
@@ -228,14 +226,3 @@ def _look_into(directory: Path, name: str) -> _Inside:
             ),
             owners=frozenset(int(head) for head in heads if head.isascii() and head.isdecimal() and len(head) <= 20),
         )
-
-
-def _marked(section: Section, info: StepInfo) -> Section:
-    """Have a section say of which save it is."""
-    contents = section.contents
-    return replace(section, contents=replace(contents, metadata={**contents.metadata, SAVE: _save_of(info)}))
-
-
-def _save_of(info: StepInfo) -> str:
-    """Name a save: no two of one step are at the same microsecond."""
-    return f"{info.step} {float(info.time)!r}"

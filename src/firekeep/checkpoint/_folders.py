@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from firekeep.checkpoint import _manifest as manifest
+from firekeep.checkpoint._marks import marked
 from firekeep.checkpoint._names import ASIDE, MANIFEST, scratch_of, section_of, step_name, step_of
 from firekeep.checkpoint._shelf import Found, Pen, Shelf, listed, spare_path, sync
 from firekeep.checkpoint._step import IncompleteStep, StepInfo
@@ -50,7 +51,8 @@ class Folders(Shelf):
         return _look(info.folder, info.step)
 
     def write(self, pen: Pen, sections: Sequence[Section], info: StepInfo) -> StepInfo:
-        written = replace(info, files=tuple(pen.write(section.name, section.contents) for section in sections))
+        told = [marked(section, info) for section in sections]
+        written = replace(info, files=tuple(pen.write(section.name, section.contents) for section in told))
         pen.write_bytes(MANIFEST, manifest.render(written))
         return written
 

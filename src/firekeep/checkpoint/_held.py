@@ -11,10 +11,11 @@ from pathlib import Path
 from firekeep.checkpoint._catalog import Layout
 from firekeep.checkpoint._errors import DirectoryBusyError, NoStepError
 from firekeep.checkpoint._lock import locked
+from firekeep.checkpoint._marks import SAVE, save_of
 from firekeep.checkpoint._names import LOCK
 from firekeep.checkpoint._step import StepInfo
 from firekeep.checkpoint._store import SHELVES
-from firekeep.errors import FirekeepError
+from firekeep.errors import FirekeepError, FormatError
 from firekeep.formats import OpenOptions, open_source
 from firekeep.opened import OpenedFile
 from firekeep.sources import FileSource
@@ -38,8 +39,20 @@ class HeldStep:
     """The files as they were when they were opened."""
 
     def opened(self, options: OpenOptions) -> dict[str, OpenedFile]:
-        """Read what is in the files; they stay those of this object, which closes them."""
-        return {section: _opened(source, options) for section, source in self.sources.items()}
+        """Read what is in the files; they stay those of this object, which closes them.
+
+        Raises `FormatError` for a file that says that it is of another save: somebody put it there.
+        """
+        opened = {section: _opened(source, options) for section, source in self.sources.items()}
+        due = save_of(self.info)
+        for one in opened.values():
+            if (save := one.metadata.get(SAVE, due)) != due:
+                raise FormatError(
+                    f"this file is of step {save.partition(' ')[0]}, saved at another time than the step {self.info.step} it lies in",
+                    path=one.path,
+                    remedy="Put the step's own file back, or restore another step by its number.",
+                )
+        return opened
 
     def fileno(self, section: str) -> int:
         """Give the descriptor of a file."""

@@ -247,8 +247,9 @@ class CheckpointManager:
     def restore(self, state: Savable, step: int | Which = "latest") -> StepRestored:
         """Bring a state back: the latest complete step, the best, or one by its number.
 
-        Incomplete steps are never chosen. Whatever other processes save meanwhile, what comes back is of one save. Raises `NoStepError`
-        saying what there is, `DirectoryBusyError` for a step that is replaced all the time; what the state itself raises names the step.
+        Incomplete steps are never chosen, and those above the latest are told. Whatever other processes save meanwhile, what comes back
+        is of one save. Raises `NoStepError` saying what there is, `DirectoryBusyError` for a step that is replaced all the time; what
+        the state itself raises names the step.
         """
         self.wait()
         self.recover()
@@ -261,7 +262,8 @@ class CheckpointManager:
         self._numbers.note(state, held.info.step)
         if self._preallocate:
             self.reserve(state)
-        return StepRestored(info=held.info, report=report)
+        passed_over = self._store.incomplete_after(held.info.step) if step == "latest" else ()
+        return StepRestored(info=held.info, report=report, passed_over=passed_over)
 
     def _hold(self, step: int | Which) -> contextlib.AbstractContextManager[HeldStep]:
         store = self._store

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firekeep.checkpoint._step import StepInfo
+from firekeep.checkpoint._step import IncompleteStep, StepInfo
 from firekeep.wording import count, headline, lines, size
 
 
@@ -55,10 +55,14 @@ class StepSaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRestored:
-    """A restore: which step it was, and what the state itself reports."""
+    """A restore: which step it was, and what the state itself reports.
+
+    Of the latest step, `passed_over` are those above it that could not be used.
+    """
 
     info: StepInfo
     report: Any
+    passed_over: tuple[IncompleteStep, ...] = ()
 
     @property
     def step(self) -> int:
@@ -68,10 +72,13 @@ class StepRestored:
     def to_dict(self) -> dict[str, Any]:
         """Give it as data that `json` writes."""
         told = self.report.to_dict() if hasattr(self.report, "to_dict") else self.report
-        return {"info": self.info.to_dict(), "report": told}
+        passed_over = [step.to_dict() for step in self.passed_over]
+        return {"info": self.info.to_dict(), "report": told, "passed_over": passed_over}
 
     def __str__(self) -> str:
         said = f"step {self.step} restored from {self.info.folder}"
+        for step in self.passed_over:
+            said += f"\n  step {step.step} is newer and cannot be used: {step.reason}"
         return said if self.report is None else f"{said}\n{self.report}"
 
 

@@ -17,7 +17,7 @@ from firekeep.checkpoint._lock import locked, try_flock
 from firekeep.checkpoint._names import ASIDE, DOOMED, WRITING, scratch_name, scratch_of, step_of
 from firekeep.checkpoint._retention import KeepBest, Policy, doomed
 from firekeep.checkpoint._shelf import Pen, Shelf, clear, listed
-from firekeep.checkpoint._step import StepInfo
+from firekeep.checkpoint._step import IncompleteStep, StepInfo
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.sections import Section
 
@@ -79,6 +79,12 @@ class Store:
         names = listed(self.directory)
         aside = {found[0] for name in names if (found := scratch_of(name)) is not None and found[2] == ASIDE}
         return any(number > step for number in aside | self.shelf.numbers(names))
+
+    def incomplete_after(self, step: int) -> tuple[IncompleteStep, ...]:
+        """Give the steps above this one that cannot be used, and why."""
+        numbers = sorted(number for number in self.shelf.numbers(listed(self.directory)) if number > step)
+        looked = (self.shelf.look(self.directory, number) for number in numbers)
+        return tuple(found for found in looked if isinstance(found, IncompleteStep))
 
     def find(self, step: int) -> StepInfo | None:
         """Find one step, if it is complete and in its place."""

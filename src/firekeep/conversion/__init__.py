@@ -28,7 +28,7 @@ from firekeep.formats import Format, OpenOptions
 from firekeep.formats._signatures import shell_name
 from firekeep.garbage import collector_paused
 from firekeep.layouts import CONVENTIONS, layout_of
-from firekeep.likeness import likeness_of
+from firekeep.likeness import Likeness, likeness_of
 from firekeep.loading import choose, refuse_without_bytes
 from firekeep.opened import OpenedFile, Readable, open_file
 from firekeep.parts import Part, take_part
@@ -161,6 +161,8 @@ def _lay_out(plan: Plan, job: Job) -> None:
             "unless written with layout='burn'"
         )
     if job.layout is None or job.layout == source:
+        if job.like is not None and source in CONVENTIONS:
+            _like_of(plan, job).require(plan.entries, source)
         return
     held = plan.part.opened.container
     if source not in CONVENTIONS:
@@ -170,9 +172,7 @@ def _lay_out(plan: Plan, job: Job) -> None:
         )
     if source == "linen":
         _leave_collections(plan, job)
-    like = None if job.like is None else likeness_of(job.like, OpenOptions(limits=job.limits))
-    if like is not None and job.remapper:  # whose names are those after the renames
-        like = like.before(job.remapper.rename([entry.name for entry in plan.entries]).names)
+    like = None if job.like is None else _like_of(plan, job)
     convention = next(known for known in CONVENTIONS if known == source)
     outline = Outline(slots=(), convention=convention, layers=held.layers, modules=held.submodules)
     holds = plan.row.holds_scalars
@@ -187,6 +187,12 @@ def _lay_out(plan: Plan, job: Job) -> None:
         plan.notes += [f"{count(len(counters), 'counter')} of batches made of scalars"] if counters else []
     plan.scalars.update(laid.scalars)
     plan.notes += laid.steps
+
+
+def _like_of(plan: Plan, job: Job) -> Likeness:
+    """Give what the reader looks for under the names of the source: its own are those after the renames."""
+    like = likeness_of(job.like, OpenOptions(limits=job.limits))
+    return like.before(job.remapper.rename([entry.name for entry in plan.entries]).names) if job.remapper else like
 
 
 def _say_layout(opened: OpenedFile) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 from firekeep.applying import without_variants
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError
-from firekeep.layouts import BURNS
+from firekeep.layouts import BURNS, CONVENTIONS
 from firekeep.likeness._moved import moved, parts_of
 from firekeep.matching import MatchOptions, Want
 from firekeep.rules import KeyRemapper
@@ -167,6 +167,12 @@ class Likeness:
                 remedy="Give like= a model or a file that has them, rename them to the names it has, or leave them out with exclude.",
             )
 
+    def require(self, entries: Sequence[TensorEntry], layout: str) -> None:
+        """Refuse tensors, which lie as `layout` has them, of which these have nothing; where these do not tell it, anything goes."""
+        own = next((known for known in CONVENTIONS if known == layout), None)
+        if self.entries and self.tells(own):
+            _layers_holding(self.in_layout(own), entries)
+
     def tells(self, layout: Convention | None) -> bool:
         """Say whether it tells the names in a layout: its own, or another where its layers are known."""
         return layout is None or self.layout in (None, layout) or bool(self.layers) or not self.entries
@@ -246,15 +252,32 @@ def _places(back: Mapping[str, str]) -> dict[str, str]:
 
 
 def _layers_holding(reader: Likeness, entries: Sequence[TensorEntry]) -> tuple[Layer, ...]:
-    """Give the layers of a reader; refuses tensors that lie in none and have no name of its: nothing tells how these lie."""
-    known = {entry.name for entry in reader.entries}
+    """Give the layers of a reader; refuses tensors that have no name of its, and those that lie across: nothing tells how these lie."""
+    known = {entry.name: entry.shape for entry in reader.entries}
     paths = {layer.path for layer in reader.layers}
-    unclear = [entry.name for entry in entries if entry.name not in known and paths.isdisjoint(parts_of(entry.name))]
+    unclear = [
+        entry.name
+        for entry in entries
+        if entry.name not in known
+        and (
+            paths.isdisjoint(parts_of(entry.name))
+            or (len(entry.shape) > 1 and known.keys().isdisjoint(other_names(entry.name)))
+        )
+    ]
     if unclear := [name for name in unclear if name.rpartition(".")[2] != _COUNTER]:
         raise RuleError(
             f"{reader.what} has nothing like {some(unclear)}, so that nothing tells how they lie",
             remedy="Give like= a model or a file that has them, rename them to the names it has, or leave them out with exclude.",
         )
+    for entry in entries:
+        shape = known.get(entry.name, ())
+        if len(shape) == 2 and entry.shape == shape[::-1] != shape:
+            raise RuleError(
+                f"its shape is {list(entry.shape)}, and {reader.what} has it as {list(shape)} in the layout {reader.layout!r}: "
+                "it lies the other way round, or is of another model",
+                tensor=entry.name,
+                remedy="Say how the tensors lie (metadata 'firekeep.layout'), or give like= the model that they are of.",
+            )
     return reader.layers
 
 

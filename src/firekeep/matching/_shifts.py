@@ -9,20 +9,24 @@ from itertools import chain
 from firekeep.matching._lists import elements_of, spell
 from firekeep.matching._words import Ambiguity, MatchOptions, Pair, Plan
 
-_DOUBTED = "its numbers differ on the two sides, so equal ones need not mean equal layers"
-_SHIFTED = "from {} on the numbers differ on the two sides, so layers after it may have been shifted"
-_HIGHER = "all its numbers are {} {} in the file, so equal ones need not mean equal layers"
-_RESHAPED = "the two sides have different numbers, and {} is of another shape, so layers after it may have been shifted"
+_DOUBTED = "its numbers differ on the two sides, so equal ones need not mean equal layers; match='exact' takes them so"
+_SHIFTED = "from {} on the numbers differ on the two sides, so layers after it may have been shifted; match='exact' takes equal ones"
+_HIGHER = "all its numbers are {} {} in the file, so equal ones need not mean equal layers; match='exact' takes them so"
+_RESHAPED = (
+    "the two sides have different numbers, and {} is of another shape, so layers after it may have been shifted; "
+    "match='exact' takes equal ones"
+)
 
 
 @dataclass(slots=True)
 class _List:
-    """What was paired within a list: by number, in elements of one number on both sides, and in which of them shapes differ."""
+    """What was paired within a list: by number, in elements of one number on both sides, and in which of them shapes or ranks differ."""
 
     mine: str
     theirs: str
     pairs: dict[int, list[Pair]] = field(default_factory=dict)
     odd: set[int] = field(default_factory=set)
+    alien: set[int] = field(default_factory=set)
     renumbered: bool = False
 
     def add(self, number: int, other: int, pair: Pair) -> None:
@@ -30,6 +34,8 @@ class _List:
         self.pairs.setdefault(number, []).append(pair)
         if pair.want.shape != pair.offer.shape:
             self.odd.add(number)
+        if len(pair.want.shape) != len(pair.offer.shape):
+            self.alien.add(number)
 
 
 def find_unsure(made: Plan, doubted: Iterable[str], options: MatchOptions) -> dict[str, Ambiguity]:
@@ -37,7 +43,8 @@ def find_unsure(made: Plan, doubted: Iterable[str], options: MatchOptions) -> di
 
     In a list of `doubted` these are all pairs but those to which a rename gave their number. Where either side has numbers that the
     other lacks between those that both have, they are the pairs after the first such number; where one side has more than the other,
-    those after an element of another shape; where all numbers differ by the same, they are all.
+    those after an element of another shape, and its own where the rank is another: that is another layer, whose bias is not this one's;
+    where all numbers differ by the same, they are all.
     Numbers that are names (a dict of heads) mean what they say.
     """
     if options.match == "exact" or not ((made.missing and made.unused) or made.mismatched):
@@ -106,5 +113,5 @@ def _parting(one: _List, mine: set[int], theirs: set[int]) -> tuple[int, str]:
     if shifted is not None and (reshaped is None or shifted < reshaped):
         return shifted, _SHIFTED.format(spell(one.mine, [shifted]))
     if reshaped is not None:
-        return reshaped, _RESHAPED.format(spell(one.mine, [reshaped]))
+        return reshaped - (reshaped in one.alien), _RESHAPED.format(spell(one.mine, [reshaped]))
     return -1, ""

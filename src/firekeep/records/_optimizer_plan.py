@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,8 @@ class Planned:
     saved: Saved
     live: OptimizerState
     files: FileLayout
+    unfilled: Collection[str] = ()
+    """Parameters that did not get the weights which their states belong to."""
     homes: dict[int, FileParam] = field(default_factory=dict)
     told: dict[str, SavedState] = field(default_factory=dict)
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -54,9 +56,17 @@ class Planned:
     options_back: list[str] = field(default_factory=list)
 
 
-def plan_restoration(saved: Saved, live: OptimizerState, layers: tuple[Layer, ...], remapper: KeyRemapper) -> Planned:
+def plan_restoration(
+    saved: Saved,
+    live: OptimizerState,
+    layers: tuple[Layer, ...],
+    remapper: KeyRemapper,
+    *,
+    unfilled: Collection[str] = (),
+) -> Planned:
     """Pair states with parameters, bring them into the live optimizer's form, and check that its step can take them."""
-    planned = Planned(saved=saved, live=live, files=FileLayout.of(live.params, layers, saved.layout, live.convention))
+    files = FileLayout.of(live.params, layers, saved.layout, live.convention)
+    planned = Planned(saved=saved, live=live, files=files, unfilled=unfilled)
     _match(planned, remapper)
     if saved.kind is None:
         planned.notes.append(
@@ -182,6 +192,10 @@ def _plan_global(planned: Planned) -> None:
     saved, live = planned.saved, planned.live
     order = saved.order or tuple(int(home.param_id) for home in planned.files.params)
     homes = planned.homes if saved.order else {int(home.param_id): home for home in planned.files.params}
+    if unfilled := [one.path for one in live.params if one.path in planned.unfilled]:
+        why = f"L-BFGS keeps vectors over all parameters together, and {some(unfilled)} did not get the weights of the checkpoint"
+        planned.dropped.update((one.path, why) for one in live.params)
+        return
     pieces = [_lbfgs.Piece(homes[one].name, homes[one].shape) for one in order if one in homes]
     first = min(live.params, key=lambda one: one.position)
     others = [one.path for one in live.params if one is not first]
@@ -225,6 +239,9 @@ def _plan_param(
     planned: Planned, one: ParamState, fields: Fields, back: Mapping[str, Mapping[str, TensorEntry]]
 ) -> None:
     told = planned.told.get(one.path)
+    if one.path in planned.unfilled:
+        planned.dropped[one.path] = "its weights were not taken from the checkpoint"
+        return
     if (why := fields.problems.get(one.path)) is not None:
         planned.dropped[one.path] = why
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -234,16 +234,18 @@ class OptimizerRecord:
         allow_orphaned: bool = True,
         dry_run: bool = True,
         tx: Any = None,
+        unfilled: Collection[str] = (),
     ) -> OptimizerPlan:
         """Decide what `apply` would do, and change nothing: `put` of what comes back does it, for the optimizer as it is now.
 
+        `unfilled` are parameters that did not get the weights which their states belong to: these are dropped.
         Raises `OptimizerError` with the report, which says `dry_run`.
         """
         saved = self.saved()
         remapper = KeyRemapper.of(rename)
         live = describe_state(optimizer, model, tx)
         layers = layers_of(model) if saved.layout not in (live.convention, None) else ()
-        planned = plan_restoration(saved, live, layers, remapper)
+        planned = plan_restoration(saved, live, layers, remapper, unfilled=unfilled)
         policy = OptimizerPolicy(allow_fresh=allow_fresh, allow_dropped=allow_dropped, allow_orphaned=allow_orphaned)
         report = report_of(planned, policy, source=self._source, dry_run=dry_run)
         if not report.ok:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from firekeep import applying
 from firekeep.applying import LoadJob
-from firekeep.bridges import jax, slots_of
+from firekeep.bridges import bridge_of, jax, slots_of
 from firekeep.collecting import CollectJob, collect, contents_of
 from firekeep.errors import RuleError, UnsupportedError
 from firekeep.formats import FORMATS, Contents, OpenOptions
@@ -37,6 +37,8 @@ class Restoring:
     strict: bool
     names: dict[str, str] = field(default_factory=dict)
     """The checkpoint's names of parameters that have another name in the model, and that name."""
+    unfilled: set[str] = field(default_factory=set)
+    """Parameters of models that do not get the checkpoint's weights, so that moments of these are of no use to them."""
     models: dict[str, LoadReport] = field(default_factory=dict)
     optimizers: dict[str, OptimizerReport] = field(default_factory=dict)
     schedulers: dict[str, SchedulerReport] = field(default_factory=dict)
@@ -130,10 +132,14 @@ class ModelPart:
         if not plan.report.ok:
             restoring.refusals.append(f"{self.name}: {', '.join(plan.report.refusals)}")
         restoring.models[self.name] = plan.report
-        if not plan.report.wanted:
+        if (
+            not plan.report.wanted and bridge_of(self.model).name != "torch"
+        ):  # a loss is a module, too, and has nothing to restore
             restoring.fresh[self.name] = f"no tensor was found in the {type(self.model).__name__} that was given"
         if not self.is_average:
             restoring.names |= {f"{self.prefix}{old}": f"{self.prefix}{new}" for old, new in plan.names.items()}
+            left = (*plan.report.missing, *(problem.name for problem in plan.report.errors))
+            restoring.unfilled |= {f"{self.prefix}{name}" for name in left}
 
         def fill() -> None:
             made, restoring.models[self.name] = plan.put()
@@ -176,7 +182,14 @@ class OptimizerPart:
             return
 
         try:
-            plan = record.plan(self.optimizer, model, rename=rename, allow_dropped=not restoring.strict, tx=self.tx)
+            plan = record.plan(
+                self.optimizer,
+                model,
+                rename=rename,
+                allow_dropped=not restoring.strict,
+                tx=self.tx,
+                unfilled=restoring.unfilled,
+            )
         except OptimizerError as error:
             restoring.optimizers[self.name] = error.report
             remedy = "; with strict=False they start anew" if error.report.dropped and restoring.strict else ""
