@@ -239,9 +239,6 @@ def _plan_param(
     planned: Planned, one: ParamState, fields: Fields, back: Mapping[str, Mapping[str, TensorEntry]]
 ) -> None:
     told = planned.told.get(one.path)
-    if one.path in planned.unfilled:
-        planned.dropped[one.path] = "its weights were not taken from the checkpoint"
-        return
     if (why := fields.problems.get(one.path)) is not None:
         planned.dropped[one.path] = why
         return
@@ -251,6 +248,9 @@ def _plan_param(
         return
     if same and told is not None and told.state and (why := _turned_otherwise(planned, told)) is not None:
         planned.dropped[one.path] = why
+        return
+    if one.path in planned.unfilled:
+        planned.dropped[one.path] = "its weights were not taken from the checkpoint"
         return
     options = {**planned.live.groups[one.group], **planned.groups.get(one.group, {})}
     try:
