@@ -6,7 +6,6 @@ import itertools
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +23,6 @@ _PAD = 64
 _THREADED = 4 << 20
 _AHEAD = 8 << 20
 """Bytes of a piece that is gathered while the one before it is used."""
-_SHARES = 8
-"""Parts of a copy between two threads: neither waits long for the other's last."""
 _spare: list[NDArray[np.uint8]] = []
 """Memory of pieces that are gone, two at most, for those to come: fresh memory can take longer than what is gathered into it."""
 
@@ -71,7 +68,7 @@ def gather(array: NDArray[Any], dtype: np.dtype[Any] | None = None) -> NDArray[A
     import numpy as np
 
     target = np.empty(array.shape, array.dtype if dtype is None else dtype)
-    _fill(target, array)
+    _fill(target, array, threads=_processors())
     return target
 
 
@@ -95,15 +92,14 @@ def gather_pieces(array: NDArray[Any], size: int, dtype: np.dtype[Any] | None = 
     parts = _cut(array, min(size, _AHEAD))
     first = next(parts)
     ready = [_lent(first, dtype)]
-    _fill(ready[0], first)
+    _fill(ready[0], first, threads=_processors())
     for part in parts:
-        ahead = _Gathering(_lent(part, dtype), part)
+        ahead = _Gathering(part, dtype)
         try:
             yield ready.pop()
-        except BaseException:
-            ahead.drop()
-            raise
-        ready.append(ahead.finish())
+        finally:
+            ahead.join()
+        ready.append(ahead.piece())
     yield ready.pop()
 
 
@@ -123,51 +119,29 @@ def _cut(array: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
 
 
 class _Gathering:
-    """A copy into a target that another thread makes, part by part, and its owner with it once it waits for the whole."""
+    """A piece that another thread gathers."""
 
-    def __init__(self, target: NDArray[Any], array: NDArray[Any]) -> None:
-        self._target = target
-        self._parts = deque(_shares(target, array))
-        self._failures: list[BaseException] = []
-        self._thread = threading.Thread(target=self._work, daemon=True)
+    def __init__(self, array: NDArray[Any], dtype: np.dtype[Any] | None) -> None:
+        self._target = _lent(array, dtype)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, args=(array,), daemon=True)
         self._thread.start()
 
-    def finish(self) -> NDArray[Any]:
-        """Copy what is left beside the other thread, and give the target; what failed in either is raised here."""
-        self._work()
+    def join(self) -> None:
+        """Wait for the other thread, however it ends."""
         self._thread.join()
-        if self._failures:
-            raise self._failures[0]
+
+    def piece(self) -> NDArray[Any]:
+        """Give the piece; what failed in the other thread is raised here."""
+        if self._failure is not None:
+            raise self._failure
         return self._target
 
-    def drop(self) -> None:
-        """Leave what is not copied yet, and wait for the other thread."""
-        self._parts.clear()
-        self._thread.join()
-
-    def _work(self) -> None:
-        while not self._failures:
-            try:
-                target, array = self._parts.popleft()
-            except IndexError:  # none is left
-                return
-            try:
-                _copy(target, array)
-            except BaseException as error:  # noqa: BLE001 - raised again by the owner's thread
-                self._failures.append(error)
-
-
-def _shares(target: NDArray[Any], array: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Cut a copy into parts that lie in different regions of memory."""
-    if array.size < _SHARES:
-        yield target, array
-        return
-    axis = _slowest_axis(array)
-    before = (slice(None),) * axis
-    step = -(-array.shape[axis] // _SHARES)
-    for first in range(0, array.shape[axis], step):
-        part = (*before, slice(first, first + step))
-        yield target[part], array[part]
+    def _work(self, array: NDArray[Any]) -> None:
+        try:
+            _fill(self._target, array, threads=_processors() - 1)
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
+            self._failure = error
 
 
 def _lent(array: NDArray[Any], dtype: np.dtype[Any] | None) -> NDArray[Any]:
@@ -191,11 +165,34 @@ def _keep(memory: NDArray[np.uint8]) -> None:
         _spare.append(memory)
 
 
-def _fill(target: NDArray[Any], array: NDArray[Any]) -> None:
-    if _processors() > 1 and array.nbytes >= _THREADED and array.size > 1:
-        _Gathering(target, array).finish()
+def _fill(target: NDArray[Any], array: NDArray[Any], *, threads: int) -> None:
+    if threads > 1 and array.nbytes >= _THREADED and array.size > 1:
+        _in_two(target, array)
     else:
         _copy(target, array)
+
+
+def _in_two(target: NDArray[Any], array: NDArray[Any]) -> None:
+    axis = _slowest_axis(array)
+    half = array.shape[axis] // 2
+    before = (slice(None),) * axis
+    first, second = (*before, slice(half)), (*before, slice(half, None))
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            _copy(target[first], array[first])
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
+            failures.append(error)
+
+    helper = threading.Thread(target=work, daemon=True)
+    helper.start()
+    try:
+        _copy(target[second], array[second])
+    finally:
+        helper.join()
+    if failures:
+        raise failures[0]
 
 
 def _processors() -> int:

@@ -227,13 +227,13 @@ def test_memory_of_pieces_that_are_gone_is_used_again():
 
 @pytest.mark.usefixtures("tiny")
 def test_pieces_that_nobody_asks_for_are_not_made(monkeypatch):
-    real, made = strides._lent, []
+    real, made = strides._fill, []
 
-    def noting(array, dtype):
+    def noting(target, array, *, threads):
         made.append(array.shape)
-        return real(array, dtype)
+        real(target, array, threads=threads)
 
-    monkeypatch.setattr(strides, "_lent", noting)
+    monkeypatch.setattr(strides, "_fill", noting)
     before = set(threading.enumerate())
     pieces = gather_pieces(np.arange(300, dtype=np.int32).reshape(15, 20).T, 60)
     next(pieces)
@@ -243,18 +243,17 @@ def test_pieces_that_nobody_asks_for_are_not_made(monkeypatch):
 
 
 @pytest.mark.usefixtures("tiny")
-def test_what_fails_is_raised_at_the_piece_that_it_was(monkeypatch):
-    array = np.arange(300, dtype=np.int32).reshape(15, 20).T
-    real = strides._copy
+def test_what_fails_ahead_is_raised_at_the_piece_that_it_was(monkeypatch):
+    real, calls = strides._fill, []
 
-    def failing(target, part):
-        if np.any(part == array[2, 7]):
+    def failing(target, array, *, threads):
+        calls.append(array)
+        if len(calls) == 3:
             raise MemoryError("no room")
-        real(target, part)
+        real(target, array, threads=threads)
 
-    monkeypatch.setattr(strides, "_copy", failing)
-    with pytest.raises(MemoryError, match="no room"):
-        gather(array)
+    monkeypatch.setattr(strides, "_fill", failing)
+    array = np.arange(300, dtype=np.int32).reshape(15, 20).T
     pieces = gather_pieces(array, 60)
     assert [next(pieces).tolist() for _ in range(2)] == [[row.tolist()] for row in array[:2]]
     with pytest.raises(MemoryError, match="no room"):
