@@ -230,10 +230,11 @@ class _Job:
     def _mapped(self, fd: int) -> memoryview | None:
         """Map the bytes if they are in the page cache and few targets take them.
 
-        Copying from a mapping whose pages are large takes a tenth to a half less time than the system takes to copy for `preadv`; with
-        small pages, such as files have that were written in small parts, it takes longer, and from a disk the system reads ahead better for `preadv`. The mapping is this job's own and goes
-        with it: bytes that were read do not count as memory of the process for longer. A file that is cut short in the very
-        milliseconds of the copy stops the process, as it would under any view of a mapping; one cut short before is found.
+        Copying from a mapping whose pages are large takes a tenth to a half less time than the system takes to copy for `preadv`. With
+        small pages, such as files have that were written in small parts, it takes longer, and from a disk the system reads ahead better
+        for `preadv`. The mapping is this job's own and goes with it: bytes that were read do not count as memory of the process for
+        longer. A file that is cut short in the very milliseconds of the copy stops the process, as it would under any view of a mapping;
+        one cut short before is found.
         """
         length = self.end - self.start
         if length < LARGE * len(self.targets) or not _is_cached(fd, self.end - 1):
