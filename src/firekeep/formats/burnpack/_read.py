@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from firekeep.blobs import WindowBlob
 from firekeep.entry import TensorEntry
 from firekeep.errors import HeaderError, LimitError, TruncatedError
 from firekeep.formats._protocol import Container, OpenOptions
+from firekeep.formats._rows import Rows
 from firekeep.formats.burnpack._findings import find
 from firekeep.formats.burnpack._layout import HEADER, MAGIC, VERSION
 from firekeep.formats.burnpack._placement import Placement, place
@@ -20,7 +21,7 @@ from firekeep.limits import Limits
 from firekeep.sources import Source
 
 
-class Entries(Mapping[str, TensorEntry]):
+class Entries(Rows):
     """The tensors of a file in the order their data lies, made when looked at."""
 
     __slots__ = ("_data_offset", "_order", "_source", "_table")
@@ -53,14 +54,6 @@ class Entries(Mapping[str, TensorEntry]):
     def __len__(self) -> int:
         return len(self._order)
 
-    def values(self) -> ValuesView[TensorEntry]:
-        """Give the entries, in order."""
-        return _Values(self)
-
-    def items(self) -> ItemsView[str, TensorEntry]:
-        """Give names and entries, in order."""
-        return _Items(self)
-
     def rows(self) -> Iterator[TensorEntry]:
         """Make all entries, one by one."""
         return self._make(self._order)
@@ -78,28 +71,6 @@ class Entries(Mapping[str, TensorEntry]):
                 WindowBlob(source, base + start, ends[row] - start),
                 None if param_id is None else make_id(ParamId, param_id),
             )
-
-
-class _Values(ValuesView[TensorEntry]):
-    """The entries without a search for each name."""
-
-    def __init__(self, entries: Entries) -> None:
-        super().__init__(entries)
-        self._entries = entries
-
-    def __iter__(self) -> Iterator[TensorEntry]:
-        return self._entries.rows()
-
-
-class _Items(ItemsView[str, TensorEntry]):
-    """Names and entries without a search for each name."""
-
-    def __init__(self, entries: Entries) -> None:
-        super().__init__(entries)
-        self._entries = entries
-
-    def __iter__(self) -> Iterator[tuple[str, TensorEntry]]:
-        return ((entry.name, entry) for entry in self._entries.rows())
 
 
 def open_container(source: Source, options: OpenOptions) -> Container:

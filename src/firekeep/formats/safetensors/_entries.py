@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Iterator
 from itertools import accumulate, repeat
 from operator import itemgetter
 
 from firekeep.blobs import WindowBlob
 from firekeep.entry import TensorEntry, make_entries
+from firekeep.formats._rows import Rows
 from firekeep.formats.safetensors._table import Form, Table
 from firekeep.garbage import collector_paused
 from firekeep.sources import Source
@@ -15,7 +16,7 @@ from firekeep.sources import Source
 _DTYPE, _SHAPE, _NBYTES, _PROBLEM = (itemgetter(place) for place in range(4))
 
 
-class Entries(Mapping[str, TensorEntry]):
+class Entries(Rows):
     """Name -> entry, in the order the data lie. `start` is where the data begin in the file.
 
     Entries are made anew whenever they are looked at, and none is kept: who lists tens of thousands holds one at a time. The first
@@ -52,14 +53,6 @@ class Entries(Mapping[str, TensorEntry]):
     def __len__(self) -> int:
         return len(self._table)
 
-    def values(self) -> ValuesView[TensorEntry]:
-        """Give the entries."""
-        return _Values(self)
-
-    def items(self) -> ItemsView[str, TensorEntry]:
-        """Give names with entries."""
-        return _Items(self)
-
     def rows(self) -> Iterator[TensorEntry]:
         """Make all entries, one by one."""
         names, forms = self._columns()
@@ -84,25 +77,3 @@ class Entries(Mapping[str, TensorEntry]):
                 begins = accumulate(map(_NBYTES, forms), initial=0)
                 self._places = dict(zip(names, zip(forms, begins, strict=False), strict=True))
         return self._places
-
-
-class _Values(ValuesView[TensorEntry]):
-    """The entries without a search for each name."""
-
-    def __init__(self, entries: Entries) -> None:
-        super().__init__(entries)
-        self._entries = entries
-
-    def __iter__(self) -> Iterator[TensorEntry]:
-        return self._entries.rows()
-
-
-class _Items(ItemsView[str, TensorEntry]):
-    """Names and entries without a search for each name."""
-
-    def __init__(self, entries: Entries) -> None:
-        super().__init__(entries)
-        self._entries = entries
-
-    def __iter__(self) -> Iterator[tuple[str, TensorEntry]]:
-        return self._entries.named_rows()
