@@ -12,13 +12,13 @@ from firekeep.applying._attempt import Attempt
 from firekeep.applying._constants import compare_constants
 from firekeep.applying._job import Hold, LoadJob
 from firekeep.applying._load import Load
-from firekeep.applying._outcome import failure, leniency, refusal, report_on
+from firekeep.applying._outcome import failure, leniency, outcome, refusal, report_on
 from firekeep.applying._prepare import prepare
 from firekeep.applying._ranges import find_outside
 from firekeep.applying._stage import stage
 from firekeep.applying._told import Told, told_entries, told_outline
 from firekeep.applying._wants import variants_of, without_variants
-from firekeep.bridges import Bridge, bridge_of, remaker_of
+from firekeep.bridges import Bridge, at_once, bridge_of, remaker_of
 from firekeep.errors import FirekeepError
 from firekeep.garbage import collector_paused
 from firekeep.report import LoadReport
@@ -57,7 +57,7 @@ def load_into(obj: Any, supply: Supply, job: LoadJob) -> LoadReport:
 
     A load that is refused has changed nothing and raises `LoadError` with the whole report.
     """
-    bridge = bridge_of(obj)
+    bridge = at_once(bridge_of(obj))
     return _load_over(bridge if job.telling is None else Told(bridge, job.telling), obj, supply, job)
 
 
@@ -111,7 +111,7 @@ def _carry_out(bridge: Bridge, obj: Any, load: Load, report: LoadReport) -> Load
         report = report_on(load, applied=None)
         if not report.ok:
             raise refusal(load, report)
-    return _fill(bridge, obj, load)
+    return _fill(bridge, obj, load, report)
 
 
 def _paired(tried: Attempt) -> dict[str, str]:
@@ -128,7 +128,7 @@ def preview(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> L
         return report_on(prepare(outline, supply, replace(job, dry_run=True), target=target), applied=None)
 
 
-def _fill(bridge: Bridge, obj: Any, load: Load) -> LoadReport:
+def _fill(bridge: Bridge, obj: Any, load: Load, planned: LoadReport) -> LoadReport:
     if load.supply.live and not load.job.stage and reads_itself(bridge, obj, load.fillings):
         load.job = replace(load.job, stage=True)
     if load.job.stage:
@@ -143,4 +143,4 @@ def _fill(bridge: Bridge, obj: Any, load: Load) -> LoadReport:
         raise failure(
             load, done, error, touched=not isinstance(bridge.base if isinstance(bridge, Told) else bridge, Anew)
         ) from error
-    return report_on(load, applied=load.shared.names(done))
+    return outcome(load, planned, done)

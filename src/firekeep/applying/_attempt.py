@@ -11,7 +11,7 @@ from firekeep.applying._wants import Wanted, list_wants
 from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import RuleError, UnsupportedError
 from firekeep.layouts import BURNS, CONVENTIONS, UNSPECIFIED, FileLayout
-from firekeep.matching import MatchOptions, Plan, Remedy, may_meet, plan, skeletons_of
+from firekeep.matching import MatchOptions, Plan, Remedy, all_exact, may_meet, plan, skeletons_of
 from firekeep.rules.layout import GROUPLESS, SIDES, groups_told
 from firekeep.slots import Convention, Layer, Outline
 from firekeep.supply import Supply
@@ -86,6 +86,8 @@ def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Conven
     All slots are planned for, and the chosen ones kept: a list is matched by all of its elements.
     """
     wanted = list_wants(outline, layout, in_rows=offered.in_rows, layers=offered.layers)
+    if not all_exact(wanted.wants, offered.entries):
+        wanted.spell()
     sources = offered.sources if job.remapper else {}
     options = MatchOptions(match=job.match, modules=wanted.modules, submodules=offered.submodules, sources=sources)
     found = plan(wanted.wants, offered.entries, options=options)
@@ -302,9 +304,11 @@ def other_layout(outline: Outline, chosen: set[str], offered: Offered, tried: At
     now, best = tried.wanted.layout or own, None
     few, skeletons = sample(outline), skeletons_of(offered.entries)
     for name in CONVENTIONS:
-        if name == now or not may_meet(
-            list_wants(few, name, in_rows=offered.in_rows, layers=offered.layers).wants, skeletons
-        ):
+        if name == now:
+            continue
+        looked = list_wants(few, name, in_rows=offered.in_rows, layers=offered.layers)
+        looked.spell()
+        if not may_meet(looked.wants, skeletons):
             continue
         found = attempt(outline, chosen, offered, name, job).plan
         gain = len(found.pairs) - len(tried.plan.pairs)

@@ -100,6 +100,14 @@ def report_on(load: Load, *, applied: Sequence[str] | None, failed: bool = False
     return made if not load.counted else _with_counters(made, load.counted, planned=applied is None and made.ok)
 
 
+def outcome(load: Load, planned: LoadReport, done: Sequence[str]) -> LoadReport:
+    """Report on a load that is done: all that was planned came of it but what casts lost, which shows while they are made."""
+    applied = load.shared.names(done)
+    if set(applied) == set(planned.applied):
+        return replace(planned, losses=_lost(load.losses), dry_run=load.job.dry_run)
+    return report_on(load, applied=applied)
+
+
 def _blocked(load: Load) -> Iterator[str]:
     """Say what else the policy does not allow: places that nothing can be put into, and one tensor that would have to be two."""
     tied = sum(problem.kind == "tie" for problem in load.problems)

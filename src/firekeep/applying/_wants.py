@@ -50,6 +50,17 @@ class Wanted:
             unholdable={name: why for name, why in self.unholdable.items() if name in chosen},
         )
 
+    def spell(self) -> None:
+        """Add to each want the other names under which it may be found."""
+        layers = {layer.path: layer for layer in self.layers}
+        variants = frozenset(variants_of(self.outline))
+        convention = self.layout or self.outline.convention
+        for want in self.wants:
+            if convention is not None:
+                want.spellings = _spellings(want.name, layers, convention)
+            if variants:
+                want.short = without_variants(want.name, variants)
+
     def settle(self, entries: Sequence[TensorEntry]) -> Translation:
         """Give tensors of the file, called as they are wanted, the names and forms of the model's slots."""
         source, target = self.layout, self.outline.convention
@@ -67,42 +78,46 @@ def list_wants(
 
     With `in_rows` the linear weights of a file in Burn's layout all lie as [in, out], be the model's layers of LinearLayout::Col or not.
     """
-    ghosts = [ghost(slot.path, slot.dtype, slot.shape) for slot in outline if slot.problem is None]
-    turned: frozenset[str] = frozenset()
-    if in_rows and outline.convention == "burn" and layout in (None, "burn"):
-        turned = frozenset(slot.path for slot in outline if _is_column(slot))
-        ghosts = [permuted(entry, (1, 0)) if entry.name in turned else entry for entry in ghosts]
-    slots = {slot.path: slot for slot in outline}
     own = outline.convention
     if own is None or layout is None or layout == own:
-        wants = [_want(entry, (entry.name,), slots) for entry in ghosts]
-        plain = Wanted(
+        turned = frozenset(slot.path for slot in outline if in_rows and own == "burn" and _is_column(slot))
+        return Wanted(
             outline=outline,
             layout=layout,
-            wants=(),
+            wants=tuple(_own_want(slot, turned) for slot in outline if slot.problem is None),
             layers=outline.layers,
             modules=outline.modules,
             turned=turned,
         )
-        return _spelled(plain, wants)
+    ghosts = [ghost(slot.path, slot.dtype, slot.shape) for slot in outline if slot.problem is None]
+    slots = {slot.path: slot for slot in outline}
     known = join_facts(tell_facts(outline.layers, ghosts, own), layers, source=own, target=layout)
     made = translate(ghosts, known, source=own, target=layout)
     wants = [_want(entry, made.origins[entry.name], slots) for entry in made.entries]
-    wanted = Wanted(
+    return Wanted(
         outline=outline,
         layout=layout,
-        wants=(),
+        wants=tuple(wants),
         layers=translate_layers(known, source=own, target=layout),
         modules=frozenset(rename_paths(outline.modules, known, source=own, target=layout).values()),
         spare=frozenset(name for name, step in made.steps.items() if step.startswith("made up")),
         no_counterpart=made.no_counterpart,
         unholdable=made.problems,
     )
-    return _spelled(wanted, wants)
 
 
 def _is_column(slot: Slot) -> bool:
     return slot.layer is not None and slot.layer.kind == "linear_col" and slot.role == "weight"
+
+
+def _own_want(slot: Slot, turned: frozenset[str]) -> Want:
+    return Want(
+        name=slot.path,
+        shape=slot.shape[::-1] if slot.path in turned else slot.shape,
+        dtype=slot.dtype,
+        slots=(slot.path,),
+        container=".".join(slot.containers),
+    )
 
 
 def _want(entry: TensorEntry, origins: tuple[str, ...], slots: Mapping[str, Slot]) -> Want:
@@ -115,21 +130,7 @@ def _want(entry: TensorEntry, origins: tuple[str, ...], slots: Mapping[str, Slot
     )
 
 
-def _spelled(wanted: Wanted, wants: list[Want]) -> Wanted:
-    """Add the other names under which each want may be found."""
-    layers = {layer.path: layer for layer in wanted.layers}
-    variants = frozenset(variants_of(wanted.outline))
-    for want in wants:
-        if wanted.layout is not None or wanted.outline.convention is not None:
-            want.spellings = _spellings(want.name, layers, wanted.layout or wanted.outline.convention)
-        if variants:
-            want.short = without_variants(want.name, variants)
-    return replace(wanted, wants=tuple(wants))
-
-
-def _spellings(name: str, layers: Mapping[str, Layer], convention: Convention | None) -> tuple[str, ...]:
-    if convention is None:
-        return ()
+def _spellings(name: str, layers: Mapping[str, Layer], convention: Convention) -> tuple[str, ...]:
     for path in prefixes(name):
         if (layer := layers.get(path)) is not None:
             role = name[len(path) + 1 :] if path else name

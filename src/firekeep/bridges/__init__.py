@@ -17,6 +17,7 @@ __all__ = [
     "BridgeRow",
     "Filling",
     "Remaker",
+    "at_once",
     "bridge_of",
     "check_fillings",
     "entries_of",
@@ -65,6 +66,12 @@ def bridge_of(obj: object) -> Bridge:
         f"an object of type {kind.__module__}.{kind.__qualname__} holds no tensors that can be told",
         remedy=f"Give {' or '.join(row.takes for row in BRIDGES.values())}.",
     )
+
+
+def at_once(bridge: Bridge) -> Bridge:
+    """Give a bridge for one load, during which nobody else changes the object: where there is such, one that looks at it once."""
+    made = getattr(bridge, "at_once", None)
+    return bridge if made is None else cast(Bridge, made())
 
 
 def remaker_of(obj: object) -> Remaker:

@@ -36,7 +36,7 @@ def plan(wants: Sequence[Want], offers: Sequence[TensorEntry], *, options: Match
     _refuse_twins("the model", (want.name for want in wants))
     _refuse_twins("the file", (offer.name for offer in offers))
     with collector_paused():
-        if options.match == "exact" or _all_exact(wants, offers):
+        if options.match == "exact" or all_exact(wants, offers):
             return _settled(_exact(wants, offers, options))
         return _settled(_best(wants, offers, options))
 
@@ -48,7 +48,8 @@ def _refuse_twins(side: str, names: Iterable[str]) -> None:
         raise RuleError(f"{side} has {count(len(twins), 'name')} more than once: {some(twins)}")
 
 
-def _all_exact(wants: Sequence[Want], offers: Sequence[TensorEntry]) -> bool:
+def all_exact(wants: Sequence[Want], offers: Sequence[TensorEntry]) -> bool:
+    """Say whether every want has a tensor of its very name and shape, so that no other name of it is looked for."""
     shapes = {offer.name: offer.shape for offer in offers}
     return all(shapes.get(want.name) == want.shape for want in wants)
 

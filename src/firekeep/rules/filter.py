@@ -129,7 +129,7 @@ class PathFilter:
 
     def accepts(self, where: str | Slot | Place) -> bool:
         """Say whether a tensor of this name, or in this place of a model, takes part."""
-        return _accepts(self, Place.of(where))
+        return not self or _accepts(self, Place.of(where))
 
     def select(self, names: Iterable[str | Slot | Place]) -> Selection:
         """Sort names into those that take part and those that do not, in the order given."""

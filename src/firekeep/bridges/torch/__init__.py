@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from firekeep.bridges._protocol import Filling
+from firekeep.bridges._protocol import Bridge, Filling
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
 from firekeep.ids import ParamId
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from firekeep.schedulers import SchedulerReport
 
 __all__ = [
+    "at_once",
     "cast",
     "changes_in_place",
     "constants",
@@ -89,6 +90,13 @@ def fill(obj: nn.Module, fillings: Sequence[Filling], done: list[str]) -> None:
     from firekeep.bridges.torch import _fill
 
     _fill.fill(obj, fillings, done)
+
+
+def at_once() -> Bridge:
+    """Give a bridge for one load, which walks the model once."""
+    from firekeep.bridges.torch._at_once import AtOnce
+
+    return AtOnce()
 
 
 def ids_of(obj: nn.Module) -> dict[str, ParamId]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from firekeep.blobs import Blob
 from firekeep.bridges.torch._ids import recall, remember
+from firekeep.bridges.torch._ties import LAZY, fault
 from firekeep.bridges.torch._walk import Place, Walk, walk
 from firekeep.dtypes import BY_NAME, BY_TORCH, DType
 from firekeep.entry import TensorEntry
@@ -21,15 +21,18 @@ from firekeep.slots import Outline, Slot
 from firekeep.tensors import torch_entry
 
 _UNKNOWN = BY_NAME["U8"]
-_LAZY = "its shape is not known yet: run one batch through the model first, as lazy modules want"
 _PACKED = "a quantized layer keeps its weights packed for its kernels"
 
 
 def outline(root: nn.Module) -> Outline:
     """Describe the parameters and persistent buffers of a model, of lazy and meta ones too."""
-    found = walk(root)
+    return outline_of(walk(root))
+
+
+def outline_of(found: Walk) -> Outline:
+    """Do the same for a model that was walked."""
     with collector_paused():
-        first = first_names(found.places)
+        first = found.ties
         slots = tuple(_slot(place, first.get(place.path)) for place in found.places)
     return Outline(
         slots,
@@ -55,7 +58,7 @@ def ids_of(root: nn.Module) -> dict[str, ParamId]:
 
 def ids_in(found: Walk) -> dict[str, ParamId]:
     """Do the same for a model that was walked."""
-    first = first_names(found.places)
+    first = found.ties
     ids: dict[str, ParamId] = {}
     for place in found.places:
         known = recall(place.module, place.name)
@@ -64,44 +67,6 @@ def ids_in(found: Walk) -> dict[str, ParamId]:
             remember(place.module, place.name, wanted)
         ids[place.path] = wanted
     return ids
-
-
-def first_names(places: list[Place]) -> dict[str, str]:
-    """Map each further path of a tensor to the first one."""
-    first: dict[Hashable, str] = {}
-    ties = {}
-    for place in places:
-        key = tie_of(place)
-        if first.setdefault(key, place.path) != place.path:
-            ties[place.path] = first[key]
-    return ties
-
-
-def tie_of(place: Place) -> Hashable:
-    """Say which tensor hangs at a place: equal for two places of one tensor, be it one object or one memory seen in the same way."""
-    value = place.value
-    if value is None:
-        return id(place.module)
-    if fault(value) is not None or value.is_meta or not (address := value.data_ptr()):
-        return id(value)
-    return (address, value.device, value.dtype, value.shape, value.stride())
-
-
-def fault(value: torch.Tensor) -> str | None:
-    """Say why a tensor is none that can be described by its dtype, shape and memory, or give None."""
-    kind = type(value)
-    if kind is not nn.Parameter and kind is not torch.Tensor:
-        if is_lazy(value):
-            return _LAZY
-        if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ or kind.__name__ == "FlatParameter":
-            return f"{kind.__name__} is a tensor that keeps its values in a form of its own"
-    if value.is_nested:
-        return "a nested tensor has no shape"
-    if value.layout is not torch.strided:
-        return f"its layout is {value.layout}, and files hold dense tensors"
-    if value.is_quantized:
-        return f"it is quantized ({value.dtype}), and its scale has no place in a file"
-    return None
 
 
 def _slot(place: Place, tied_to: str | None) -> Slot:
@@ -152,7 +117,7 @@ def _entry(place: Place, param_id: ParamId) -> TensorEntry:
         return TensorEntry(place.path, None, (), Blob(0), param_id, _PACKED)
     try:
         if is_lazy(value):
-            raise UnsupportedError(_LAZY)
+            raise UnsupportedError(LAZY)
         entry = torch_entry(place.path, value)
     except UnsupportedError as error:
         dtype, shape, _ = _looks(value)

@@ -11,10 +11,9 @@ from torch import nn
 
 from firekeep.bridges._protocol import Filling, check_fillings
 from firekeep.bridges.torch._bytes import bytes_of, pour, torch_dtype
-from firekeep.bridges.torch._describe import tie_of
 from firekeep.bridges.torch._ids import remember
 from firekeep.bridges.torch._overlap import check_overlaps
-from firekeep.bridges.torch._walk import Place, walk
+from firekeep.bridges.torch._walk import Place, Walk, walk
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import EntryError, FirekeepError, UnsupportedError
@@ -23,12 +22,15 @@ from firekeep.reading import read_into
 from firekeep.sources import Source
 
 
-def fill(root: nn.Module, fillings: Sequence[Filling], done: list[str]) -> None:
-    """Fill slots of a model: those whose bytes lie in a file as they are all at once, then the others one by one."""
+def fill(root: nn.Module, fillings: Sequence[Filling], done: list[str], *, found: Walk | None = None) -> None:
+    """Fill slots of a model: those whose bytes lie in a file as they are all at once, then the others one by one.
+
+    `found` is the model as it was just walked, if it was.
+    """
     check_fillings(fillings)
     # In inference mode new memory would be such that no training can use it later; leaving it switches grad mode on.
     with torch.inference_mode(mode=False), torch.no_grad():
-        tasks = _tasks(root, fillings)
+        tasks = _tasks(found or walk(root), fillings)
         check_overlaps([(task.entry, task.target) for task in tasks if not task.is_new])
         direct = [task for task in tasks if task.window is not None]
         _read(direct, done)
@@ -69,22 +71,22 @@ class _Task:
         return self.fillings[0].entry
 
 
-def _tasks(root: nn.Module, fillings: Sequence[Filling]) -> list[_Task]:
+def _tasks(found: Walk, fillings: Sequence[Filling]) -> list[_Task]:
     with collector_paused():
-        hanging: dict[object, list[Place]] = {}
         by_path: dict[str, list[Place]] = {}
-        for place in walk(root).places:
-            by_path[place.path] = group = hanging.setdefault(tie_of(place), [])
+        for place in found.places:
+            first = found.ties.get(place.path)
+            by_path[place.path] = group = [] if first is None else by_path[first]
             group.append(place)
         wanted: dict[int, list[Filling]] = {}
         for filling in fillings:
-            found = by_path.get(filling.slot.path)
-            if found is None:
+            group = by_path.get(filling.slot.path, [])
+            if not group:
                 raise EntryError("the model has no place of that name (any more)", tensor=filling.slot.path)
-            wanted.setdefault(id(found), []).append(filling)
-        for group_of_one in wanted.values():
-            _check_tied(group_of_one)
-        return [_task(group, by_path[group[0].slot.path]) for group in wanted.values()]
+            wanted.setdefault(id(group), []).append(filling)
+        for tied in wanted.values():
+            _check_tied(tied)
+        return [_task(tied, by_path[tied[0].slot.path]) for tied in wanted.values()]
 
 
 def _check_tied(fillings: list[Filling]) -> None:

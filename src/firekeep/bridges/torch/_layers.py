@@ -74,8 +74,11 @@ def class_of(module: nn.Module) -> type[nn.Module]:
 
 def facts_of(module: Any, kind: str) -> dict[str, int | bool | str]:
     """Give what a row of the table of layouts may ask of a layer of this kind."""
-    facts = {name: getattr(module, name) for name in _FACTS.get(kind, ()) if hasattr(module, name)}
-    if _FACTS.get(kind) is _RECURRENT and "num_layers" not in facts:  # a traced one keeps its tensors alone
+    names = _FACTS.get(kind)
+    if names is None:
+        return {}
+    facts = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    if names is _RECURRENT and "num_layers" not in facts:  # a traced one keeps its tensors alone
         facts |= recurrent_facts(name for name, _ in module.named_parameters(recurse=False))
     return facts
 
@@ -97,9 +100,12 @@ def is_list(cls: type[nn.Module]) -> bool:
     return issubclass(cls, nn.ModuleList | nn.Sequential | nn.ParameterList)
 
 
+def may_be_packed(cls: type[nn.Module]) -> bool:
+    """Say whether modules of a class are layers quantized by PyTorch."""
+    place = cls.__module__
+    return place.startswith("torch.ao.nn.") and "quantized" in place
+
+
 def is_packed(module: nn.Module) -> bool:
-    """Say whether a module keeps its weights packed for quantized kernels, where they are neither parameters nor buffers."""
-    place = type(module).__module__
-    if not place.startswith("torch.ao.nn.") or "quantized" not in place:
-        return False
+    """Say whether a module of such a class keeps its weights packed for its kernels, neither as parameters nor as buffers."""
     return any(hasattr(module, name) for name in ("_packed_params", "_all_weight_values", "_weight_bias"))

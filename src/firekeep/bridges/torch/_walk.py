@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from firekeep.bridges.torch._layers import PARENTS, class_of, facts_of, is_list, is_packed, kind_of, label_of
+from firekeep.bridges.torch._layers import (
+    PARENTS,
+    class_of,
+    facts_of,
+    is_list,
+    is_packed,
+    kind_of,
+    label_of,
+    may_be_packed,
+)
+from firekeep.bridges.torch._ties import first_names
 from firekeep.errors import LimitError, UnsupportedError
 from firekeep.garbage import collector_paused
 from firekeep.slots import Layer
@@ -55,6 +65,14 @@ class Walk:
     valueless: list[str] = field(default_factory=list)
     parts: list[tuple[str, nn.Module]] = field(default_factory=list)
     """All parts with their paths, the model itself as the first."""
+    _ties: dict[str, str] | None = None
+
+    @property
+    def ties(self) -> dict[str, str]:
+        """Each further path of a tensor, and the first one."""
+        if self._ties is None:
+            self._ties = first_names(self.places)
+        return self._ties
 
 
 def walk(root: nn.Module) -> Walk:
@@ -71,11 +89,13 @@ def walk(root: nn.Module) -> Walk:
 
 @dataclass(slots=True)
 class _Class:
-    """What is known of a module by its class alone."""
+    """What is known of a module by its class alone; of a wrapper, what it calls the module inside."""
 
     kind: str | None
     label: str
     is_list: bool
+    may_be_packed: bool
+    inner: str | None
 
 
 class _Walker:
@@ -98,11 +118,11 @@ class _Walker:
         around: Layer | None,
     ) -> None:
         """Add the places of a module, then those of its children. `around` is the layer whose own tensors these are."""
-        module = self._unwrap(module)
-        self._refuse_endless(module, path, len(containers))
+        module, known = self._unwrap(module)
+        if id(module) in self._around or len(containers) >= _DEEPEST:
+            self._refuse_endless(module, path)
         self._around.add(id(module))
         self.found.parts.append((path, module))
-        known = self._class(module)
         layer = around
         if known.kind is not None:
             layer = Layer(kind=known.kind, path=path, parent=parent, facts=facts_of(module, known.kind))
@@ -110,19 +130,17 @@ class _Walker:
             if known.kind in PARENTS:
                 parent = layer
         prefix = f"{path}." if path else ""
-        inside = (*containers, f"Struct:{known.label}")
-        if is_packed(module):
+        inside = (*containers, known.label)
+        if known.may_be_packed and is_packed(module):
             self.found.places.append(Place(f"{prefix}weight", module, "weight", None, layer, inside))
             self._around.discard(id(module))
             return
         listed = (*containers, "Vec") if known.is_list else inside
+        self._hold(module, prefix, layer, inside, listed)
         passed = around if known.kind is None else None
-        places = self.found.places
-        for name, value, is_parameter in _tensors(module):
-            owner = listed if name.isdecimal() else inside
-            places.append(Place(prefix + name, module, name, value, layer, owner, is_parameter=is_parameter))
-        self.found.valueless += (prefix + name for name in _valueless(module))
-        for name, child in _children(module):
+        for name, child in module._modules.items():  # noqa: SLF001
+            if child is None:
+                continue
             below = prefix + name
             self.found.modules.add(below)
             # A list of parametrizations belongs to the layer it parametrizes; any other child is a layer of its own, or of none.
@@ -130,56 +148,58 @@ class _Walker:
             self.visit(child, below, listed if name.isdecimal() else inside, parent, belongs)
         self._around.discard(id(module))
 
-    def _refuse_endless(self, module: nn.Module, path: str, depth: int) -> None:
+    def _hold(
+        self, module: nn.Module, prefix: str, layer: Layer | None, inside: tuple[str, ...], listed: tuple[str, ...]
+    ) -> None:
+        """Add parameters, then persistent buffers: as a state dict is made, further names of a tied tensor included."""
+        places = self.found.places
+        for name, value in module._parameters.items():  # noqa: SLF001
+            if value is not None:
+                owner = listed if name.isdecimal() else inside
+                places.append(Place(prefix + name, module, name, value, layer, owner, is_parameter=True))
+        if not module._buffers:  # noqa: SLF001
+            return
+        fleeting = getattr(module, "_non_persistent_buffers_set", ())
+        for name, buffer in module._buffers.items():  # noqa: SLF001
+            if buffer is not None and name not in fleeting:
+                owner = listed if name.isdecimal() else inside
+                places.append(Place(prefix + name, module, name, buffer, layer, owner))
+        self.found.valueless += (prefix + name for name in _valueless(module, fleeting))
+
+    def _refuse_endless(self, module: nn.Module, path: str) -> None:
         if id(module) in self._around:
             raise UnsupportedError(
                 f"the {type(module).__name__} at {quote(path)} contains itself: its tensors would have no end of names",
                 remedy="Keep that reference where torch does not take it for a part: in a list or tuple.",
             )
-        if depth >= _DEEPEST:
-            raise LimitError(
-                f"the modules lie deeper than {_DEEPEST} levels in one another, at {quote(path)}",
-                limit=_DEEPEST,
-                actual=_DEEPEST + 1,
-            )
+        raise LimitError(
+            f"the modules lie deeper than {_DEEPEST} levels in one another, at {quote(path)}",
+            limit=_DEEPEST,
+            actual=_DEEPEST + 1,
+        )
 
-    def _unwrap(self, module: nn.Module) -> nn.Module:
-        while True:
-            inner = next((name for cls, name in self._wrappers if isinstance(module, cls)), None)
-            if inner is None:
-                return module
-            inside: Any = module._modules[inner]  # noqa: SLF001 - wrappers hand other attributes on to the module inside
+    def _unwrap(self, module: nn.Module) -> tuple[nn.Module, _Class]:
+        """Give the module inside all that only stands around it, and what its class tells."""
+        while (known := self._classes.get(type(module)) or self._class(module)).inner is not None:
+            inside: Any = module._modules[known.inner]  # noqa: SLF001 - wrappers hand other attributes on to the module inside
             module = inside
+        return module, known
 
     def _class(self, module: nn.Module) -> _Class:
-        known = self._classes.get(type(module))
-        if known is None:
-            written = class_of(module)
-            known = _Class(kind_of(written), label_of(module), is_list(written))
-            if written is type(module) and not isinstance(module, torch.jit.ScriptModule):
-                self._classes[written] = known
+        written = class_of(module)
+        known = _Class(
+            kind=kind_of(written),
+            label=f"Struct:{label_of(module)}",
+            is_list=is_list(written),
+            may_be_packed=may_be_packed(type(module)),
+            inner=next((name for cls, name in self._wrappers if isinstance(module, cls)), None),
+        )
+        if written is type(module) and not isinstance(module, torch.jit.ScriptModule):
+            self._classes[written] = known
         return known
 
 
-def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """Give parameters, then persistent buffers: as a state dict is made, further names of a tied tensor included."""
-    for name, value in module._parameters.items():  # noqa: SLF001
-        if value is not None:
-            yield name, value, True
-    fleeting = getattr(module, "_non_persistent_buffers_set", ())
-    for name, buffer in module._buffers.items():  # noqa: SLF001
-        if buffer is not None and name not in fleeting:
-            yield name, buffer, False
-
-
-def _valueless(module: nn.Module) -> list[str]:
+def _valueless(module: nn.Module, fleeting: Collection[str]) -> list[str]:
     """Give the buffers of a module on the meta device that no state dict holds."""
-    fleeting = getattr(module, "_non_persistent_buffers_set", ())
-    if not fleeting:
-        return []
     found = ((name, module._buffers.get(name)) for name in sorted(fleeting))  # noqa: SLF001
     return [name for name, buffer in found if buffer is not None and buffer.is_meta]
-
-
-def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    return [(name, child) for name, child in module._modules.items() if child is not None]  # noqa: SLF001
