@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from firekeep.blobs import Blob
-from firekeep.dtypes import BY_TORCH
+from firekeep.dtypes import BY_TORCH, DType
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, UnsupportedError
 
@@ -54,7 +54,7 @@ def torch_entry(name: str, value: Any) -> TensorEntry:
     fault = _torch_fault(value)
     if fault is not None:
         raise UnsupportedError(fault[0], tensor=name, remedy=fault[1])
-    dtype = BY_TORCH.get(str(value.dtype).removeprefix("torch."))
+    dtype = _DTYPES[value.dtype]
     if dtype is None or dtype.kind == "quantized":
         raise UnsupportedError(f"a tensor of {value.dtype} has no plain values", tensor=name)
     shape = tuple(value.shape)
@@ -63,6 +63,17 @@ def torch_entry(name: str, value: Any) -> TensorEntry:
             raise UnsupportedError(f"a tensor of {value.dtype} has no rank-0 form", tensor=name)
         shape = (*shape[:-1], shape[-1] * 2)
     return TensorEntry(name, dtype, shape, TorchBlob(value, dtype.nbytes(shape)))
+
+
+class _Dtypes(dict[Any, DType | None]):
+    """Dtypes by PyTorch's, each spelled once."""
+
+    def __missing__(self, dtype: Any) -> DType | None:
+        self[dtype] = found = BY_TORCH.get(str(dtype).removeprefix("torch."))
+        return found
+
+
+_DTYPES = _Dtypes()
 
 
 class TorchBlob(Blob):
@@ -116,7 +127,7 @@ def _torch_fault(value: Any) -> tuple[str, str | None] | None:
         )
     if value.is_meta:
         return "it is a meta tensor: it has a shape and no values", "Load the values into it first."
-    if str(value.layout) != "torch.strided":
+    if value.layout is not sys.modules["torch"].strided:
         return f"its layout is {value.layout}, and files hold dense tensors", "Give tensor.to_dense() of it."
     if value.is_quantized:
         return "it is quantized, and its scale has no place in the file", "Give tensor.dequantize() of it."

@@ -52,14 +52,14 @@ def test_what_was_described_is_filled_without_another_look(walked: list[nn.Modul
     assert walked == [model]
 
 
-def test_a_load_walks_its_model_once(tmp_path, walked: list[nn.Module]):
+def test_a_save_and_a_load_walk_their_models_once(tmp_path, walked: list[nn.Module]):
     model, other = make(1), make(2)
     firekeep.save(other, tmp_path / "m.safetensors")
     wanted = values_of(other)
     report = firekeep.load_into(model, tmp_path / "m.safetensors")
     assert report.exact
     assert values_of(model) == wanted
-    assert walked == [model]
+    assert walked == [other, model]
 
 
 def test_a_second_filling_looks_again(walked: list[nn.Module]):

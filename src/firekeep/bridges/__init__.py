@@ -69,7 +69,7 @@ def bridge_of(obj: object) -> Bridge:
 
 
 def at_once(bridge: Bridge) -> Bridge:
-    """Give a bridge for one load, during which nobody else changes the object: where there is such, one that looks at it once."""
+    """Give a bridge for one load or save, during which nobody else changes the object: where there is such, one that looks at it once."""
     made = getattr(bridge, "at_once", None)
     return bridge if made is None else cast(Bridge, made())
 

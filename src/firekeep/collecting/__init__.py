@@ -10,9 +10,10 @@ from typing import Any
 
 from firekeep._version import __version__
 from firekeep.applying import told_entries, told_outline
-from firekeep.bridges import bridge_of
+from firekeep.bridges import at_once, bridge_of
 from firekeep.collecting._job import Collection, CollectJob
 from firekeep.collecting._names import COUNTER, rename, uncut
+from firekeep.collecting._others import LeftOutWarning, others_of, warn_of_others
 from firekeep.collecting._report import SaveReport
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError, UnsupportedError
@@ -33,7 +34,7 @@ _SHOWN = 5
 
 def collect(obj: Any, job: CollectJob) -> Collection:
     """Take the tensors of a model, lazily; see `firekeep.collect`."""
-    bridge = bridge_of(obj)
+    bridge = at_once(bridge_of(obj))
     with collector_paused():
         outline = bridge.outline(obj)
         entries = bridge.entries(obj)
@@ -46,8 +47,9 @@ def collect(obj: Any, job: CollectJob) -> Collection:
         made = arrange(kept, outline, job, left_out=left_out)
         if job.constants:
             made = replace(made, constants=tuple(_constants(bridge.constants(obj), kept, made)))
-    if outline.others:
-        made = replace(made, steps=(*made.steps, f"left out, being no tensors: {some(outline.others)}"))
+    if others := others_of(outline, job.chosen):
+        told = f"left out, being no tensors: {some([one.name for one in others])}"
+        made = replace(made, others=others, steps=(*made.steps, told))
     return made
 
 
@@ -252,4 +254,4 @@ def contents_of(
     return Contents(entries=entries, metadata={**own, **metadata}, scalars=kept)
 
 
-__all__ = ["CollectJob", "Collection", "SaveReport", "arrange", "collect", "contents_of"]
+__all__ = ["CollectJob", "Collection", "LeftOutWarning", "SaveReport", "arrange", "collect", "contents_of", "warn_of_others"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,9 +10,11 @@ from firekeep.blobs import MemoryBlob
 from firekeep.dtypes import BY_NAME
 from firekeep.entry import TensorEntry
 from firekeep.errors import FormatError
-from firekeep.tagged import TensorAt, join_tensors, split_tensors
+from firekeep.tagged import TensorAt, join_tensors, replace_tensors, split_tensors
 
 _INLINE = "="
+_FORMS = {"F32": "<f", "F64": "<d", "I32": "<i", "I64": "<q"}
+"""How counters are kept, of which there may be tens of thousands: read without NumPy."""
 
 
 def take_out(value: Any, place: str, keep: Callable[[str, TensorEntry], str | None]) -> Any:
@@ -19,13 +22,16 @@ def take_out(value: Any, place: str, keep: Callable[[str, TensorEntry], str | No
 
     Numbers (tensors of rank 0) stand in the text itself, with their dtype and bytes, and so do those that `keep` has no name for.
     """
-    skeleton, found = split_tensors(value, lambda leaf: isinstance(leaf, TensorEntry), path=place)
-    names: dict[str, object] = {}
-    for path, entry in found.items():
-        assert isinstance(entry, TensorEntry)  # noqa: S101 - the predicate above
+
+    def stand_in(path: str, entry: TensorEntry) -> TensorAt:
         name = keep(path, entry) if entry.shape else None
-        names[path] = TensorAt(_spell(entry) if name is None else name)
-    return join_tensors(skeleton, names)
+        return TensorAt(_spell(entry) if name is None else name)
+
+    return replace_tensors(value, _is_entry, stand_in, path=place)
+
+
+def _is_entry(leaf: object) -> bool:
+    return isinstance(leaf, TensorEntry)
 
 
 def _spell(entry: TensorEntry) -> str:
@@ -79,6 +85,9 @@ def as_number(value: Any) -> int | float | None:
     if isinstance(value, TensorEntry):
         if value.shape != () or value.require().kind not in ("float", "int", "uint"):
             return None
+        if (form := _FORMS.get(value.require().name)) is not None:
+            known: int | float = struct.unpack(form, value.read())[0]
+            return known
         from firekeep.arrays import as_array
 
         found: int | float = as_array(value).astype("float64" if value.require().kind == "float" else "int64").item()

@@ -16,7 +16,17 @@ from __future__ import annotations
 
 from firekeep.tagged._decode import decode
 from firekeep.tagged._encode import encode
-from firekeep.tagged._tensors import join_tensors, split_tensors
+from firekeep.tagged._tensors import join_tensors, replace_tensors, split_tensors
 from firekeep.tagged._words import MAX_DEPTH, MAX_TEXT, MAX_VALUES, TensorAt
 
-__all__ = ["MAX_DEPTH", "MAX_TEXT", "MAX_VALUES", "TensorAt", "decode", "encode", "join_tensors", "split_tensors"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_TEXT",
+    "MAX_VALUES",
+    "TensorAt",
+    "decode",
+    "encode",
+    "join_tensors",
+    "replace_tensors",
+    "split_tensors",
+]

@@ -20,6 +20,9 @@ from firekeep.tagged._words import MAX_DEPTH, MAX_TEXT, MAX_VALUES, NUMPY, SMALL
 _WORDY_INT = 1024
 """Bits of the longest integer that is written in digits; Python limits how many it turns into text or back."""
 _QUIET_NAN = 0x7FF8 << 48
+_JSON = json.JSONEncoder(separators=(",", ":"))
+_PLAIN = (type(None), bool, str)
+"""Types whose values stand in JSON as they are."""
 
 
 def encode(value: object, *, path: str = "") -> str:
@@ -30,7 +33,7 @@ def encode(value: object, *, path: str = "") -> str:
     texts. Raises `UnsupportedError` for any other type, subclasses of these included, naming the place; `LimitError` for a value that
     is deeper or larger than `decode` would take.
     """
-    text = json.dumps(_Encoder().encode(value, path, 0), separators=(",", ":"))
+    text = _JSON.encode(_Encoder().encode(value, path, 0))
     if len(text) > MAX_TEXT:
         raise LimitError(place(path, f"it takes {len(text)} characters"), limit=MAX_TEXT, actual=len(text))
     return text
@@ -49,7 +52,7 @@ class _Encoder:
         if depth > MAX_DEPTH:
             raise LimitError(place(path, "values lie too deep in one another, or in themselves"), limit=MAX_DEPTH)
         kind = type(value)
-        if kind in (type(None), bool, str):
+        if kind in _PLAIN:
             return value
         if kind is int:
             return value if value.bit_length() <= _WORDY_INT else {"$int": hex(value)}
@@ -58,7 +61,7 @@ class _Encoder:
         if kind is list:
             return self._items(value, path, depth)
         if kind is dict and all(type(key) is str and not key.startswith("$") for key in value):
-            return {key: self.encode(item, below(path, key), depth + 1) for key, item in value.items()}
+            return {key: self.encode(item, f"{path}.{key}" if path else key, depth + 1) for key, item in value.items()}
         tag = _TAGS.get(kind)
         if tag is not None:
             return {f"${tag}": getattr(self, f"_{tag}")(value, path, depth)}

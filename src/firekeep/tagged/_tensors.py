@@ -18,8 +18,21 @@ def split_tensors(
     A path is the keys and numbers that lead to a tensor, joined by dots. A tensor that stands in two places has one path.
     What is not a container of a kind that `encode` takes is left as it is.
     """
-    splitter = _Splitter(is_tensor)
-    return splitter.split(value, path, 0), splitter.found
+    found: dict[str, object] = {}
+
+    def keep(path: str, tensor: object) -> TensorAt:
+        found[path] = tensor
+        return TensorAt(path)
+
+    return replace_tensors(value, is_tensor, keep, path=path), found
+
+
+def replace_tensors(
+    value: object, is_tensor: Callable[[object], bool], replace: Callable[[str, Any], object], *, path: str = ""
+) -> Any:
+    """Put something else in the place of each tensor: `replace` is told its path, once where it stands in two places."""
+    places = _Places(is_tensor, replace)
+    return _map_leaves(value, places.leave, 0, path)
 
 
 def join_tensors(value: object, tensors: Mapping[str, object]) -> Any:
@@ -27,27 +40,26 @@ def join_tensors(value: object, tensors: Mapping[str, object]) -> Any:
     return _map_leaves(value, lambda leaf, _path: _joined(leaf, tensors), 0)
 
 
-class _Splitter:
-    def __init__(self, is_tensor: Callable[[object], bool]) -> None:
-        self.found: dict[str, object] = {}
+class _Places:
+    """The tensors that were met, by their paths, and what stands for each."""
+
+    def __init__(self, is_tensor: Callable[[object], bool], replace: Callable[[str, Any], object]) -> None:
         self._is_tensor = is_tensor
-        self._paths: dict[int, str] = {}
+        self._replace = replace
+        self._met: dict[str, object] = {}
+        self._made: dict[int, object] = {}
 
-    def split(self, value: Any, path: str, depth: int) -> Any:
-        return _map_leaves(value, self._leave, depth, path)
-
-    def _leave(self, leaf: object, path: str) -> object:
+    def leave(self, leaf: object, path: str) -> object:
         if not self._is_tensor(leaf):
             return leaf
-        known = self._paths.get(id(leaf))
-        if known is None:
+        if id(leaf) not in self._made:
             known, again = path or "value", 1
-            while known in self.found:  # the keys 0 and "0", or "a.b" and "a" above "b"
+            while known in self._met:  # the keys 0 and "0", or "a.b" and "a" above "b"
                 again += 1
                 known = f"{path}~{again}"
-            self._paths[id(leaf)] = known
-            self.found[known] = leaf  # holds it, so that no other object gets its identity meanwhile
-        return TensorAt(known)
+            self._met[known] = leaf  # holds it, so that no other object gets its identity meanwhile
+            self._made[id(leaf)] = self._replace(known, leaf)
+        return self._made[id(leaf)]
 
 
 def _map_leaves(value: Any, change: Callable[[Any, str], Any], depth: int, path: str = "") -> Any:

@@ -93,7 +93,7 @@ def fill(obj: nn.Module, fillings: Sequence[Filling], done: list[str]) -> None:
 
 
 def at_once() -> Bridge:
-    """Give a bridge for one load, which walks the model once."""
+    """Give a bridge for one load or save, which walks the model once."""
     from firekeep.bridges.torch._at_once import AtOnce
 
     return AtOnce()

@@ -1,4 +1,4 @@
-"""A torch model that is described and filled in one go."""
+"""A torch model that is described and filled, or described twice, in one go."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from firekeep.slots import Constants, Outline
 
 
 class AtOnce:
-    """A bridge that fills what it has described without a second walk: for one load, during which nobody else changes the model."""
+    """A bridge that goes by what it has described: for one load or save, during which nobody else changes the model."""
 
     name = "torch"
 
@@ -33,7 +33,8 @@ class AtOnce:
 
     def entries(self, obj: nn.Module) -> list[TensorEntry]:
         """Describe the tensors the model holds."""
-        return _describe.entries(obj)
+        found = self._found(obj)
+        return _describe.entries(obj) if found is None else _describe.entries_of(found)
 
     def constants(self, obj: nn.Module) -> list[Constants]:
         """Tell what the parts of the model compute with beside their tensors."""
@@ -41,5 +42,9 @@ class AtOnce:
 
     def fill(self, obj: nn.Module, fillings: Sequence[Filling], done: list[str]) -> None:
         """Put tensors into the places found; once, as the model is another one then."""
-        walked, self._walked = self._walked, None
-        _fill.fill(obj, fillings, done, found=walked[1] if walked is not None and walked[0] is obj else None)
+        found = self._found(obj)
+        self._walked = None
+        _fill.fill(obj, fillings, done, found=found)
+
+    def _found(self, obj: nn.Module) -> Walk | None:
+        return self._walked[1] if self._walked is not None and self._walked[0] is obj else None

@@ -45,7 +45,11 @@ def outline_of(found: Walk) -> Outline:
 
 def entries(root: nn.Module) -> list[TensorEntry]:
     """Describe the values of a model; what has no id yet gets one."""
-    found = walk(root)
+    return entries_of(walk(root))
+
+
+def entries_of(found: Walk) -> list[TensorEntry]:
+    """Do the same for a model that was walked."""
     with collector_paused():
         ids = ids_in(found)
         return [_entry(place, ids[place.path]) for place in found.places]
