@@ -29,7 +29,7 @@ print(firekeep.load_into(model, "net.safetensors"))  # kernels are turned round
 optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
 state = TrainingState(model=model, optimizer=optimizer, values={"key": jax.random.key(0)})
 gradients = nnx.grad(lambda model: jnp.mean(model(jnp.ones((4, 8))) ** 2))
-with CheckpointManager("run", every=2) as manager:
+with CheckpointManager("jax-run", every=2) as manager:
     if manager.latest():
         print(manager.restore(state))  # weights, moments, keys: all of it or nothing
     while state.step < 4:

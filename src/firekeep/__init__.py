@@ -1,4 +1,23 @@
-"""Keep training state: open, check, convert and save model weights, without executing anything."""
+"""Keep training state: open, check, convert and save model weights, and whole training runs, without executing anything.
+
+Files, of any format: `open` looks inside, `load_file` gives all arrays, `convert` makes another file, `verify`, `diff`, `scan` and
+`doctor` check, `save_file` writes arrays.
+
+Models, of PyTorch, JAX, Burn or plain trees: `save` writes them, `load_into` puts a file into them, or `load_as` where they never change;
+`preview` only plans, `collect` and `apply` go from model to model.
+
+Runs: a `TrainingState` is what goes on, a `CheckpointManager` keeps it step by step in a directory and restores it exactly;
+`ResumableLoader` and `ResumableSampler` let data go on where they stopped. `firekeep.learner.Learner` is a whole loop,
+`firekeep.integrations` is for Lightning, Hugging Face's Trainer and Keras.
+
+Burn's own records are `ModuleRecord`, `OptimizerRecord` and `LrSchedulerRecord`, its layers in Python `firekeep.module`, its schedules
+`firekeep.schedulers`.
+
+Example:
+    >>> import firekeep
+    >>> report = firekeep.load_into(model, "model.safetensors")  # doctest: +SKIP
+    >>> print(report)  # doctest: +SKIP
+"""
 
 from __future__ import annotations
 
@@ -23,6 +42,7 @@ from firekeep.errors import (
     UnsafePickleError,
     UnsupportedError,
     WrongFormatError,
+    WrongTypeError,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +66,7 @@ if TYPE_CHECKING:
         NoStepError,
         StepExistsError,
     )
+    from firekeep.collecting import LeftOutWarning
     from firekeep.dtypes import DType, QuantScheme
     from firekeep.entry import TensorEntry
     from firekeep.ids import ParamId
@@ -117,6 +138,7 @@ _HOMES = {
     **dict.fromkeys(("Layer", "Outline", "Slot"), "firekeep.slots"),
     **dict.fromkeys(("BurnpackStore", "PytorchStore", "SafetensorsStore"), "firekeep.stores"),
     "DType": "firekeep.dtypes",
+    "LeftOutWarning": "firekeep.collecting",
     "Limits": "firekeep.limits",
     "ParamId": "firekeep.ids",
     "QuantScheme": "firekeep.dtypes",
@@ -147,6 +169,7 @@ __all__ = [
     "KeepYounger",
     "KeyRemapper",
     "Layer",
+    "LeftOutWarning",
     "LimitError",
     "Limits",
     "LoadError",
@@ -187,6 +210,7 @@ __all__ = [
     "UnsafePickleError",
     "UnsupportedError",
     "WrongFormatError",
+    "WrongTypeError",
     "__version__",
     "apply",
     "chain",
@@ -213,15 +237,21 @@ __all__ = [
 ]
 
 
+_PARTS = ("checkpoint", "integrations", "learner", "module", "records", "rules", "schedulers", "training")
+"""Packages that are used by their own names, imported when they first are."""
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'firekeep' has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _PARTS:
+        return import_module(f"firekeep.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'firekeep' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, *_PARTS]

@@ -31,7 +31,7 @@ def open(
 ) -> OpenedFile:
     """Open a file of tensors, of any format, and read its table only.
 
-    `source` is a path, bytes, a binary file object or an importlib resource; a directory or an index opens a sharded safetensors set.
+    `source` is a path, bytes, a binary file object or an importlib resource; a directory or an index opens a sharded set.
     The format is told from the content. `top_level_key` shows what lies under a dotted path of a PyTorch file, without the prefix.
     Raises `WrongFormatError` for another kind of file, saying which, and `FormatError` for a damaged one.
 
@@ -205,13 +205,16 @@ def convert(
     hold beside tensors is dropped and reported; a tensor it cannot hold is refused by name. Tensors keep their layout, which a file
     that would not be expected to have it names under the metadata key `firekeep.layout`. `layout` (such as "torch", "burn", "flax") gives
     them another, before floats are cast: what layers they belong to is told by a whole-model pickle, or by `like`, a model or a file
-    in that layout with the same names. Without either it is refused.
+    in that layout with the same names. Without either it is refused. `rename` then sees the names of the new layout (`fc.weight` of
+    Flax's `fc.kernel`; Linen's collections are off, unless a rule is found by them), and `like` has those of after the renames,
+    whether it is a model or a file.
 
     Tensors that a GGUF file keeps in quantized blocks are refused by name, since neither format has such; `dequantize=True` computes
     their float32 values first, which `dtype` may then narrow.
 
     A source with digests (`digest=True`) is compared with them as it is read, `DigestError` names the tensor that differs, and the new
-    file gets its own. A source without tensors is refused. The checksums inside a PyTorch zip archive are `verify`'s to check.
+    file gets its own. With `digest=True` the checksums inside a PyTorch zip archive are compared as well, else they are `verify`'s to
+    check. A source without tensors is refused.
 
     `max_shard_size` ("5GB") writes a set of files with an index, into a folder or beside `dst`. A file may be converted onto itself.
     `dry_run=True` plans all of it, and writes nothing.

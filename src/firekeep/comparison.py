@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,11 @@ from firekeep.blobs import MemoryBlob
 from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import EntryError, FirekeepError, RuleError
 from firekeep.formats import FORMATS, OpenOptions
+from firekeep.layouts import CONVENTIONS, layout_of
 from firekeep.opened import OpenedFile, Readable, narrow, open_file
 from firekeep.rules import PathFilter
 from firekeep.saving import Meter, Progress
+from firekeep.showing import Shown
 from firekeep.wording import count, headline, lines, quote, size, some
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 _NUMBERS = 1 << 20
 """Numbers compared at a time, a multiple of eight: so many of any dtype are whole bytes."""
 _SHOWN = 50
+_TURNED = ("burn", "flax", "linen")
+"""Layouts of files that another one of the same model, in PyTorch's, tells to turn."""
 _FREE_BYTES = 512 << 20
 _TIMES = 8
 """How many times over the files their tensors may be read for a comparison, and how much is read of any: views of one storage may
@@ -81,8 +86,8 @@ class TensorChange:
         return f"{quote(self.name)}: {', '.join(parts)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Comparison(Shown):
     """What `diff` found. `equal` is True when both files hold the same tensors: names, dtypes, shapes and every element.
 
     Metadata is listed and never counts; scalars count where both formats can hold them. Ties are listed and do not count: a tensor
@@ -104,6 +109,8 @@ class Comparison:
     scalars: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
     scalars_count: bool = False
     ties: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    layouts: tuple[str, str] | None = None
+    """How the layers of the two lie, where that may be all the difference."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -120,6 +127,7 @@ class Comparison:
             "a": self.a,
             "b": self.b,
             "formats": list(self.formats),
+            "layouts": None if self.layouts is None else list(self.layouts),
             "equal": self.equal,
             "values_compared": self.values,
             "identical": self.identical,
@@ -141,6 +149,8 @@ class Comparison:
         return "\n".join((head, *lines(self._told())))
 
     def _told(self) -> Iterator[str]:
+        if self.layouts is not None:
+            yield from _across(self.layouts, self.a, self.b)
         yield f"{count(self.identical, 'tensor')} the same ({size(self.equal_bytes)})"
         for names, where in ((self.only_a, "first"), (self.only_b, "second")):
             if names:
@@ -154,6 +164,20 @@ class Comparison:
             for key, (first, second) in list(table.items())[:_SHOWN]:
                 yield f"{what} {quote(key)}: {_side(first)} -> {_side(second)}"
         yield from (f"note: {note}" for note in self.notes)
+
+
+def _across(layouts: tuple[str, str], a: str | None, b: str | None) -> Iterator[str]:
+    """Say that layouts differ, and what compares across them."""
+    first, second = (shlex.quote(path) if path is not None else name for path, name in ((a, "A"), (b, "B")))
+    yield (
+        f"the layouts differ, {layouts[0]!r} and {layouts[1]!r}: the same weights may lie, and be called, otherwise in "
+        "them, and what follows takes them as they are"
+    )
+    yield f"names and shapes across layouts: `firekeep match {first} --like {second}`"
+    if "torch" in layouts and not {*layouts}.isdisjoint(_TURNED):
+        one, other = (second, first) if layouts[0] == "torch" else (first, second)
+        yield f"numbers: `firekeep convert {one} OUT.safetensors --layout torch --like {other}`,"
+        yield f"then `firekeep diff {other} OUT.safetensors`"
 
 
 def _side(text: str | None) -> str:
@@ -186,6 +210,8 @@ def diff(
         comparer = _Comparer(values=values, meter=meter, room=room)
         changes = {name: comparer.compare(left[name], right[name]) for name in common}
         same = [name for name in common if changes[name] is None]
+        lost = len(common) < max(len(left), len(right))
+        turned = lost or any(change is not None and len(left[name].shape) > 1 for name, change in changes.items())
         return Comparison(
             a=first.path,
             b=second.path,
@@ -200,6 +226,7 @@ def diff(
             scalars=_differences(_spelled(first), _spelled(second)),
             scalars_count=FORMATS[first.format].holds_scalars and FORMATS[second.format].holds_scalars,
             ties=_differences(first.ties, second.ties),
+            layouts=_layouts(first, second) if turned else None,
             notes=tuple(notes),
         )
 
@@ -217,6 +244,12 @@ def _align(first: OpenedFile, second: OpenedFile, options: OpenOptions) -> tuple
             notes.append(f"of {one.path or 'the checkpoint'}, what lies under {quote(one.subtrees[0])} was compared")
             first, second = (part, second) if place == 0 else (first, part)
     return first, second, notes
+
+
+def _layouts(first: OpenedFile, second: OpenedFile) -> tuple[str, str] | None:
+    """Give the layouts of two files, where they are two known ones."""
+    one, other = (layout_of(it.format, it.metadata, content=it.container.layout).name for it in (first, second))
+    return (one, other) if one != other and {one, other} <= {*CONVENTIONS} else None
 
 
 def _chosen(opened: OpenedFile, chosen: PathFilter) -> dict[str, TensorEntry]:

@@ -14,6 +14,7 @@
     ├── TensorNotFoundError (KeyError)      no tensor of that name
     ├── ScalarError (ValueError)            a scalar does not fit the type asked for
     ├── RuleError (ValueError)              a filter, rename or cast cannot be applied
+    │   └── WrongTypeError (TypeError)      an object where a file or a path is due
     ├── ExistsError (FileExistsError)       the destination exists and overwrite=False
     ├── DiskFullError (OSError)             not enough free space; nothing was written
     └── MissingExtraError (ImportError)     an optional package is needed
@@ -125,6 +126,10 @@ class ScalarError(FirekeepError, ValueError):
 
 class RuleError(FirekeepError, ValueError):
     """A filter, rename or cast cannot be applied."""
+
+
+class WrongTypeError(RuleError, TypeError):
+    """An object was given where a file or a path is due; the remedy says what takes it."""
 
 
 class ExistsError(FirekeepError, FileExistsError):

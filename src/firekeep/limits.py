@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 MiB = 1 << 20
 GiB = 1 << 30
@@ -40,6 +40,11 @@ class Limits:
     """One tensor as it would lie in memory: expanded views count at their full size."""
     expanded_bytes: int = 256 * MiB
     """What all views of a PyTorch file that repeat elements may add to it, beyond eight times their storages."""
+
+    def __repr__(self) -> str:
+        """Tell the bounds that were moved: the whole would be the longest part of many a signature."""
+        held = ((bound.name, getattr(self, bound.name), bound.default) for bound in fields(self))
+        return f"Limits({', '.join(f'{name}={value!r}' for name, value, usual in held if value != usual)})"
 
 
 DEFAULT_LIMITS = Limits()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from firekeep.errors import RuleError
-from firekeep.jobs import collect_job, load_job, open_options, with_telling
+from firekeep.jobs import collect_job, load_job, open_options, require_file, require_path, supply_of, with_telling
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.opened import Readable
 
@@ -53,7 +53,9 @@ def save(
     `nn.Sequential` skips are opened again), and layers that a bare state dict does not tell are told by it. Raises `UnsupportedError`
     naming all tensors that the layout cannot hold, and `RuleError` where nothing tells how layers lie; it never guesses.
 
-    The file appears whole or not at all, replacing an older one unless `overwrite=False`, which raises `ExistsError`.
+    The file appears whole or not at all, replacing an older one unless `overwrite=False`, which raises `ExistsError`. Values beside the
+    tensors (numbers, texts, functions, modules that hold none) are not in it, and a `LeftOutWarning` names them, but for those that
+    `metadata` or `scalars` keep under their names, and those that `exclude` names.
 
     Example:
         >>> firekeep.save(model, "model.bpk", metadata={"epoch": "3"})  # doctest: +SKIP
@@ -62,6 +64,7 @@ def save(
     from firekeep.saving import check_metadata
 
     _refuse_swapped(obj, path, call="save")
+    require_path(path)
     collecting = collect_job(
         layout=layout,
         like=like,
@@ -149,6 +152,7 @@ def load_into(
         stage=stage,
         dry_run=dry_run,
     )
+    require_file(obj, source, job, like=like, limits=limits, call="load_into")
     with supply_of_file(source, open_options(limits, top_level_key, dequantize=dequantize)) as supply:
         return applying.load_into(obj, supply, with_telling(job, like, supply, limits))
 
@@ -203,6 +207,7 @@ def load_as(
         stage=False,
         dry_run=dry_run,
     )
+    require_file(obj, source, job, like=like, limits=limits, call="load_as")
     with supply_of_file(source, open_options(limits, top_level_key, dequantize=dequantize)) as supply:
         return applying.load_as(obj, supply, with_telling(job, like, supply, limits))
 
@@ -271,8 +276,6 @@ def apply(
         >>> firekeep.apply(native_net, torch_net)  # doctest: +SKIP
     """
     from firekeep import applying
-    from firekeep.collecting import Collection
-    from firekeep.supply import supply_of_entries, supply_of_object
 
     _refuse_swapped(obj, source, call="apply")
     job = load_job(
@@ -290,16 +293,7 @@ def apply(
         stage=stage,
         dry_run=dry_run,
     )
-    if isinstance(source, Collection):
-        supply = supply_of_entries(
-            source.entries,
-            layout=source.layout,
-            layers=source.layers,
-            scalars=source.scalars,
-            constants=source.constants,
-        )
-    else:
-        supply = supply_of_object(source)
+    supply = supply_of(source)
     return applying.load_into(obj, supply, with_telling(job, like, supply, DEFAULT_LIMITS))
 
 

@@ -13,11 +13,12 @@ from types import MappingProxyType, TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self, TypeAlias
 
 from firekeep.entry import TensorEntry, find_ties
-from firekeep.errors import FirekeepError, RuleError, TensorNotFoundError
-from firekeep.formats import Container, OpenOptions, open_path, open_source
+from firekeep.errors import FirekeepError, FormatError, RuleError, TensorNotFoundError, WrongTypeError
+from firekeep.formats import Container, OpenOptions, files_of_set, open_path, open_source
 from firekeep.scalars import Scalar
 from firekeep.slots import Layer
 from firekeep.sources import FileSource, MemorySource, Source
+from firekeep.wording import kind
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -201,7 +202,8 @@ def open_file(source: Readable, options: OpenOptions, *, private: bool = False) 
     """
     if isinstance(source, str | os.PathLike):
         path = require_name(source)
-        if (opened := open_path(path, replace(options, private=private))) is not None:
+        # A set is opened whole: that one of its files has no such part would say nothing of the set.
+        if (opened := open_path(path, replace(options, private=private, top_level_key=None))) is not None:
             return _checked(OpenedFile(*opened), options)
     backing = source_of(source, private=private)
     try:
@@ -216,10 +218,13 @@ def open_file(source: Readable, options: OpenOptions, *, private: bool = False) 
 
 def _checked(opened: OpenedFile, options: OpenOptions) -> OpenedFile:
     """Refuse an option that would be ignored."""
-    if options.top_level_key and opened.format != "pytorch":
+    is_set = opened.variant == "sharded"
+    if options.top_level_key and (is_set or opened.format != "pytorch"):
         opened.close()
         raise RuleError(
-            f"top_level_key={options.top_level_key!r} is for PyTorch files, and this is a {opened.format} file",
+            f"top_level_key={options.top_level_key!r} is for single PyTorch files, and this is a set of files"
+            if is_set
+            else f"top_level_key={options.top_level_key!r} is for PyTorch files, and this is a {opened.format} file",
             path=opened.path,
             remedy=_without_part(options.top_level_key, opened),
         )
@@ -245,11 +250,25 @@ def narrow(opened: OpenedFile, options: OpenOptions) -> OpenedFile:
 
 
 def scan_file(source: Readable, options: OpenOptions) -> ScanReport:
-    """Scan the pickles of any file, or of all files in a folder; see `firekeep.scan`."""
-    from firekeep.formats.pytorch import scan_folder, scan_source
+    """Scan the pickles of any file, of all files in a folder, or of those an index names; see `firekeep.scan`."""
+    from firekeep.formats.pytorch import scan_folder, scan_set
 
-    if isinstance(source, str | os.PathLike) and (name := require_name(source)) and Path(name).is_dir():
-        return scan_folder(Path(name), options)
+    if isinstance(source, str | os.PathLike) and (name := require_name(source)):
+        if Path(name).is_dir():
+            return scan_folder(Path(name), options)
+        try:
+            files = files_of_set(name, options)
+        except FormatError as error:  # called an index, and none: it may be a pickle
+            report = _scan(source, options)
+            return report if report.damaged is not None else replace(report, damaged=error.message)
+        if files is not None:
+            return scan_set(Path(name), files, options)
+    return _scan(source, options)
+
+
+def _scan(source: Readable, options: OpenOptions) -> ScanReport:
+    from firekeep.formats.pytorch import scan_source
+
     backing = source_of(source)
     try:
         return scan_source(backing, options)
@@ -279,6 +298,8 @@ def source_of(source: Readable, *, private: bool = False) -> Source:
 
 def require_name(path: str | os.PathLike[str]) -> str:
     """Give a path as text; raises `RuleError` for one that the system cannot even be asked about."""
+    if not isinstance(path, str | os.PathLike | bytes):
+        raise WrongTypeError(f"a path is due, text or a path object, not {kind(path)}")
     given = os.fsdecode(path)
     if "\0" in given:
         raise RuleError(f"the path {given!r} has a NUL character in it, which no file's name can hold")
@@ -296,11 +317,40 @@ def _source_of(source: Any, *, private: bool) -> Source:
         return MemorySource(source)
     if hasattr(source, "read"):
         return _source_of_file(source, private=private)
+    if is_readable(source):
+        return MemorySource(source.read_bytes(), path=source.name)
+    raise no_file(source, remedy=_instead_of(source))
+
+
+def is_readable(source: object) -> bool:
+    """Say whether it is of a kind that can be opened."""
+    if isinstance(source, str | os.PathLike | bytes | bytearray | memoryview) or hasattr(source, "read"):
+        return True
     from importlib.resources.abc import Traversable  # only here: it brings tempfile, shutil and the compressors
 
-    if isinstance(source, Traversable):
-        return MemorySource(source.read_bytes(), path=source.name)
-    raise TypeError(f"cannot open {type(source).__name__}: a path, bytes, a binary file or a resource is needed")
+    return isinstance(source, Traversable)
+
+
+def no_file(given: object, *, remedy: str | None) -> WrongTypeError:
+    """Give the error for an object where a file is due."""
+    return WrongTypeError(
+        f"cannot open {kind(given)}: a path, bytes, a binary file or a resource is needed", remedy=remedy
+    )
+
+
+def _instead_of(given: object) -> str | None:
+    """Say what takes an object that was given where a file is due, if anything does."""
+    from firekeep.bridges import entries_of
+
+    if isinstance(given, OpenedFile):
+        return "It is open already: ask it, or give its path." if given.path else "It is open already: ask it."
+    try:
+        held = entries_of(given)
+    except FirekeepError:
+        return None
+    if any(entry.problem is None for entry in held):
+        return "firekeep.entries_of(obj) lists the tensors of an object, and firekeep.save(obj, path) writes a file of them."
+    return None
 
 
 def _source_of_file(file: Any, *, private: bool) -> Source:

@@ -10,13 +10,17 @@ from firekeep.formats import OpenOptions
 from firekeep.jobs import load_job
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.models import apply
-from firekeep.opened import Readable, open_file
+from firekeep.opened import OpenedFile, Readable, is_readable, no_file, open_file
 
 if TYPE_CHECKING:
     from firekeep.report import ConstantDifference, LoadReport
     from firekeep.rules import KeyRemapper, Rule
     from firekeep.rules.filter import Wanted
     from firekeep.rules.surgery import Surgery
+
+_OBJECTS = (
+    "With objects at hand: firekeep.load_into(obj, path, dry_run=True), or firekeep.apply(obj, other, dry_run=True)."
+)
 
 
 def compare_constants(
@@ -79,6 +83,9 @@ def preview(
         stage=False,
         dry_run=True,
     )
+    for given in (source, like):
+        if not is_readable(given) and not isinstance(given, OpenedFile):
+            raise no_file(given, remedy=_OBJECTS)
     options = OpenOptions(limits=limits)
     with supply_of_file(source, OpenOptions(limits=limits, top_level_key=top_level_key)) as supply:
         outline, name = outline_of_file(like, options, supply, job)

@@ -16,6 +16,10 @@ SECTION_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,98}[A-Za-z0-9_-])?", 
 """What a section may be called: it becomes the name of a file, on any system."""
 
 
+GRADIENTS = "firekeep.gradients"
+"""The metadata key of a section that holds gradients which were not applied yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """A part of a state: a name, and what its file is to hold. The entries are drawn when they are written, not before."""

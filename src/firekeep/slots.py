@@ -116,10 +116,19 @@ class Outline(Sequence[Slot]):
     layers: tuple[Layer, ...] = ()
     modules: frozenset[str] = field(default_factory=frozenset)
     bare: bool = False
-    others: tuple[str, ...] = ()
-    """Names of values that are no tensors, where the model is a tree that holds such."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Values that are no tensors, by name, with what they are ("int", "function"), where the model is a tree that holds such. What a
+    framework declares to be none of the data, and what modules hold beside their arrays, is not among them."""
+    numbers: tuple[str, ...] = ()
+    """Those that are numbers, in dicts, lists and tuples alone: perhaps meant to be kept as tensors are."""
     valueless: tuple[str, ...] = ()
     """Tensors of the model that no file holds and that have no values: buffers on the meta device that are not persistent."""
+    keyed: frozenset[str] = frozenset()
+    """Paths of parts whose children go by keys (a `ModuleDict`, a dict): a number among these is a name, and no place in a list."""
+    stateful: tuple[str, ...] = ()
+    """Parts of the model that keep a state besides tensors, which tensors do not bring along."""
+    rewriting: tuple[str, ...] = ()
+    """Parts of the model that change tensors by code of their own when their framework saves or loads them."""
 
     @overload
     def __getitem__(self, index: int) -> Slot: ...

@@ -18,7 +18,7 @@ from firekeep.layouts import CONVENTIONS, check_layout
 from firekeep.likeness import Likeness, likeness_of
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.matching import Policy
-from firekeep.opened import open_file
+from firekeep.opened import open_file, require_name
 from firekeep.report import LoadReport
 from firekeep.rules import DTypeLike, KeyRemapper, PathFilter, Rule, cast_target, name_dtype
 from firekeep.rules.surgery import Surgery
@@ -80,7 +80,7 @@ class Store:
 
     def _resolve(self, place: str | os.PathLike[str]) -> Path:
         """Add the format's suffix to a path that has none of those known, as Burn's own store does to one without any."""
-        path = Path(place)
+        path = Path(os.fsdecode(require_name(place)))
         known = {suffix for row in FORMATS.values() for suffix in row.suffixes}
         if not self.options.auto_extension or path.suffix.lower() in known or path.is_file() or not self.format:
             return path

@@ -16,7 +16,7 @@ from firekeep.errors import FirekeepError, RuleError
 from firekeep.layouts import FileLayout, columns_of, columns_said, layout_of
 from firekeep.opened import OpenedFile, Readable, narrow, open_file
 from firekeep.parts import take_part
-from firekeep.rules.layout import Pair, read_biases
+from firekeep.rules.layout import Pair, read_biases, read_layers
 from firekeep.scalars import Scalar
 from firekeep.slots import Constants, Layer
 from firekeep.wording import count, quote
@@ -53,6 +53,8 @@ class Supply:
     """The tensors are in memory, which may be that of the model they are put into."""
     biases: tuple[Pair, ...] = ()
     """Biases that the file has the sums of, as its metadata keep them."""
+    told: tuple[Layer, ...] = ()
+    """Some of the layers, with what no tensor tells of them, as the metadata of a file or a collection have it."""
     constants: tuple[Constants, ...] = ()
     """What the model computes with beside these, where they are another's."""
     parts: tuple[str, ...] = ()
@@ -108,6 +110,7 @@ def supply_of_opened(opened: OpenedFile, options: OpenOptions) -> Supply:
     """Offer the tensors of an open file, or those of the one part of it that is a model."""
     try:
         part = take_part(opened, options, options.top_level_key)
+        told = read_layers(opened.metadata)
     except FirekeepError as error:
         raise error.at(path=opened.path)  # noqa: B904 - the same error, with its place
     held = part.opened
@@ -119,6 +122,7 @@ def supply_of_opened(opened: OpenedFile, options: OpenOptions) -> Supply:
         scalars=held.container.scalars,
         columns=columns_said(opened.metadata),
         biases=read_biases(opened.metadata),
+        told=told,
         where=opened.path,
         part=part.key,
         left_out=len(part.left_out),
@@ -139,21 +143,23 @@ def supply_of_entries(
     layers: tuple[Layer, ...] = (),
     scalars: Mapping[str, Scalar] = MappingProxyType({}),
     constants: tuple[Constants, ...] = (),
+    told: tuple[Layer, ...] = (),
 ) -> Supply:
     """Offer tensors that were collected; raises `RuleError` for two of one name."""
     named: dict[str, TensorEntry] = {}
     for entry in entries:
         if named.setdefault(entry.name, entry) is not entry:
             raise RuleError(f"two of the tensors are called {entry.name!r}")
-    told = FileLayout(layout, said=True) if layout else None
+    said = FileLayout(layout, said=True) if layout else None
     return Supply(
         entries=named,
-        layout=told,
+        layout=said,
         layers=layers,
         scalars=scalars,
         live=True,
         constants=constants,
-        columns=columns_of(layers) if told else None,
+        columns=columns_of(layers) if said else None,
+        told=told,
     )
 
 

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 from firekeep import digests
@@ -17,15 +18,19 @@ from firekeep.formats import Finding, OpenOptions, open_source
 from firekeep.formats._zip import read_directory
 from firekeep.opened import OpenedFile, Readable, open_file
 from firekeep.saving import Meter, Progress
+from firekeep.showing import Shown
+from firekeep.sources import Source
 from firekeep.wording import count, lines, quote, size, some
 
 _SHOWN = 50
+_EMPTY = "empty"
+"""The kind of a file without a byte: what a save leaves that did not happen."""
 _ARCHIVES = ("zip", "torchscript", "npz", "keras-archive")
 """Variants that are zip archives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerificationReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class VerificationReport(Shown):
     """What `verify` found. `ok` is False when any finding is an error; `bool(report)` is `ok`.
 
     `digests` is the number of tensors whose digest was checked, `values` says whether the numbers were looked at.
@@ -38,6 +43,8 @@ class VerificationReport:
     nbytes: int = 0
     digests: int = 0
     values: bool = False
+    checksums: bool = False
+    """Whether the file, or each of a set, is an archive that keeps checksums, which were compared."""
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -72,7 +79,7 @@ class VerificationReport:
 
     def _told(self) -> Iterator[str]:
         if self.tensors:
-            checked = ["structure", "checksums of the archive"] if self.variant in _ARCHIVES else ["structure"]
+            checked = ["structure", "checksums of the archive"] if self.checksums else ["structure"]
             checked += [f"{count(self.digests, 'digest')}"] if self.digests else []
             checked += ["values"] if self.values else []
             yield f"{count(self.tensors, 'tensor')}, {size(self.nbytes)}; checked: {', '.join(checked)}"
@@ -87,9 +94,11 @@ def verify(source: Readable, options: OpenOptions, *, values: bool, progress: Pr
     """Check a file; see `firekeep.verify`."""
     try:
         opened = open_file(source, options)
-    except WrongFormatError:
-        raise
     except FormatError as error:
+        if (
+            isinstance(error, WrongFormatError) and error.kind != _EMPTY
+        ):  # of no kind that could be whole; nothing at all is damage
+            raise
         return _refused(error)
     with opened:
         findings = _name_tensors(opened, options, list(_check_structure(opened)))
@@ -112,8 +121,15 @@ def verify(source: Readable, options: OpenOptions, *, values: bool, progress: Pr
             nbytes=sum(entry.nbytes for entry in opened.entries.values()),
             digests=sum(entry.name in known for entry in wanted),
             values=values,
+            checksums=set(_variants(opened)) <= set(_ARCHIVES),
             findings=tuple(findings),
         )
+
+
+def _variants(opened: OpenedFile) -> list[str]:
+    """Give the kind of the file, or those of the files of a set."""
+    found: list[str] = opened.details.get("shard_variants") or [opened.variant]
+    return found
 
 
 def _refused(error: FormatError) -> VerificationReport:
@@ -163,35 +179,42 @@ def _name_tensors(opened: OpenedFile, options: OpenOptions, findings: list[Findi
 
 def _members(opened: OpenedFile, options: OpenOptions) -> dict[str, list[str]]:
     """Name the tensors whose bytes lie in each member of a zip archive, as far as they lie there as they are."""
-    if opened.variant not in _ARCHIVES:
+    if not set(_variants(opened)) & set(_ARCHIVES):
         return {}
-    spans: list[tuple[int, int, str]] = []
-    directory = read_directory(opened.source, options.limits)
-    for member in directory.members.values():
-        with suppress(FirekeepError):  # told by the check of the archive
-            start = directory.data_offset(member)
-            spans.append((start, start + member.compressed, member.name))
-    spans.sort()
-    starts = [start for start, _, _ in spans]
+    files = opened.container.sources or (opened.source,)
+    prefixes = [f"{name}/" for name in opened.details.get("shards", ())] or [""]
+    spans = {id(file): _spans(file, prefix, options) for file, prefix in zip(files, prefixes, strict=True)}
     found: dict[str, list[str]] = {}
     for entry in opened.entries.values():
         blob = entry.blob.base if isinstance(entry.blob, StridedBlob) else entry.blob
         place = None
         with suppress(FirekeepError):
-            place = blob.window() if spans and entry.problem is None and entry.nbytes else None
-        if place is None or place[0] is not opened.source:
+            place = blob.window() if entry.problem is None and entry.nbytes else None
+        if place is None or not (here := spans.get(id(place[0]))):
             continue
-        _, end, member_name = spans[max(0, bisect_right(starts, place[1]) - 1)]
+        _, end, member_name = here[max(0, bisect_right(here, place[1], key=itemgetter(0)) - 1)]
         if place[1] < end:
             found.setdefault(member_name, []).append(entry.name)
     return found
+
+
+def _spans(file: Source, prefix: str, options: OpenOptions) -> list[tuple[int, int, str]]:
+    """Give the members of an archive in the order of their bytes; none of another file."""
+    spans: list[tuple[int, int, str]] = []
+    with suppress(FirekeepError):  # told by the check of the archive
+        directory = read_directory(file, options.limits)
+        for member in directory.members.values():
+            with suppress(FirekeepError):
+                start = directory.data_offset(member)
+                spans.append((start, start + member.compressed, f"{prefix}{member.name}"))
+    return sorted(spans)
 
 
 def read_digests(opened: OpenedFile, options: OpenOptions) -> tuple[dict[str, str], list[str]]:
     """Give the digests that a file, or each file of a set, holds of its own tensors, and what is wrong with tables of them."""
     known: dict[str, str] = {}
     faults: list[str] = []
-    files = opened.container.sources
+    files = opened.container.sources if opened.format == "safetensors" else ()
     metadata = [open_source(source, options).metadata for source in files] if files else [opened.metadata]
     for held in metadata:
         try:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 WIDTH = 80
+_FUNCTIONS = ("builtin_function_or_method", "method", "partial")
 
 
 def count(number: int, noun: str) -> str:
@@ -44,6 +45,17 @@ def quote(text: str, longest: int = 60) -> str:
     if len(text) > longest:
         text = f"{text[: longest // 2]}...{text[-longest // 2 :]}"
     return f"'{text}'" if text.isprintable() and "'" not in text else repr(text)
+
+
+def kind(value: object) -> str:
+    """Say in a word what a value is: its type, of an array without numbers what it holds, too."""
+    if isinstance(value, type):
+        return f"class {value.__name__}"
+    name = type(value).__name__
+    dtype = getattr(getattr(value, "dtype", None), "name", None)
+    if isinstance(dtype, str):
+        return f"{name} of {dtype}"
+    return "function" if name in _FUNCTIONS else name
 
 
 def some(names: Sequence[str], shown: int = 5) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from firekeep.collecting import Collection, CollectJob, SaveReport, collect, contents_of
+from firekeep.collecting import Collection, CollectJob, SaveReport, collect, contents_of, warn_of_others
 from firekeep.disk import to_bytes
 from firekeep.errors import ExistsError, FirekeepError
 from firekeep.formats import Format
@@ -45,6 +45,7 @@ def save(obj: Any, path: str | os.PathLike[str], collecting: CollectJob, job: Wr
     try:
         contents = contents_of(collection, row, metadata=metadata, scalars=scalars)
         prepared = prepare(contents, row, digest=job.digest, limits=job.limits)
+        warn_of_others(collection.others, {*metadata, *scalars}, path=path)
         written = publish(path, prepared, overwrite=job.overwrite, durable=job.durable, progress=job.progress)
     except FirekeepError as error:
         raise error.at(path=path)  # noqa: B904 - the same error, with its place
@@ -58,6 +59,7 @@ def save_to_bytes(obj: Any, collecting: CollectJob, job: WriteJob) -> tuple[byte
     metadata, scalars = check_metadata(job.metadata), gather_scalars(job.scalars)
     contents = contents_of(collection, row, metadata=metadata, scalars=scalars)
     plan, observe, seal = prepare(contents, row, digest=job.digest, limits=job.limits)
+    warn_of_others(collection.others, {*metadata, *scalars}, path="")
     made = to_bytes(plan, observe=observe, seal=seal)
     return made, _report(collection, Path(), row, len(made))
 
@@ -77,4 +79,5 @@ def _report(collection: Collection, path: Path, row: Format, nbytes: int) -> Sav
         left_out=collection.left_out,
         steps=collection.steps,
         overflowed=dict(collection.losses.overflowed),
+        others=tuple(one.name for one in collection.others),
     )

@@ -19,7 +19,19 @@ import pytest
 SRC = Path(__file__).parents[2] / "src"
 
 ROWS: dict[str, tuple[str, ...]] = {
-    "words": ("_version", "errors", "dtypes", "ids", "scalars", "limits", "garbage", "wording", "folding", "tagged"),
+    "words": (
+        "_version",
+        "errors",
+        "dtypes",
+        "ids",
+        "scalars",
+        "limits",
+        "garbage",
+        "wording",
+        "folding",
+        "showing",
+        "tagged",
+    ),
     "matter": (
         *("entry", "slots", "strides", "sources", "blobs", "views", "tensors"),
         *("disk", "reading", "arrays", "floats"),

@@ -21,7 +21,17 @@ def test_the_list_of_public_names_is_sorted_and_without_doubles():
 
 
 def test_dir_lists_the_public_names():
-    assert set(dir(firekeep)) == set(firekeep.__all__)
+    assert set(dir(firekeep)) == {*firekeep.__all__, *firekeep._PARTS}
+
+
+def test_packages_that_documents_name_need_no_import_of_their_own():
+    code = (
+        "import sys, firekeep\n"
+        "for part in firekeep._PARTS:\n"
+        "    assert sys.modules.get(f'firekeep.{part}') in (None, getattr(firekeep, part)), part\n"
+        "assert firekeep.checkpoint.CheckpointManager is firekeep.CheckpointManager"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_every_error_of_the_tree_is_public():

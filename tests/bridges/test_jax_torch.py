@@ -259,3 +259,13 @@ def test_the_list_of_a_sequential_is_found_without_renames(tmp_path, nested):
         one.data.zero_()
     assert firekeep.load_into(model, tmp_path / "flax.safetensors").exact
     assert all(torch.equal(before[name], one) for name, one in model.state_dict().items())
+
+
+def test_weights_that_share_their_memory_with_arrays_of_jax_are_swapped_whole():
+    """JAX never writes to its arrays, and PyTorch does to those it has given away: all is read before anything is written."""
+    model = nn.ModuleDict({name: nn.Linear(3, 3, bias=False) for name in "ab"})
+    first, second = (model[name].weight.detach().clone() for name in "ab")
+    shared = {name: jax.dlpack.from_dlpack(model[name].weight.detach()) for name in "ab"}
+    assert firekeep.apply(model, {"a.weight": shared["b"], "b.weight": shared["a"]}).exact
+    assert torch.equal(model["a"].weight, second)
+    assert torch.equal(model["b"].weight, first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -97,3 +98,28 @@ def test_tied_places_take_new_memory_together():
     assert model.head.weight is model.embed.weight
     assert model.head.weight.dtype is torch.float64
     assert torch.equal(model.head.weight, other.embed.weight.double())
+
+
+def _other_weight(model: Any) -> None:
+    model.last.weight = nn.Parameter(torch.zeros(3, 3))
+
+
+def _other_layer(model: Any) -> None:
+    model.last = nn.Linear(3, 3)
+
+
+@pytest.mark.parametrize("change", [_other_weight, _other_layer])
+def test_a_model_that_is_changed_while_names_are_chosen_is_looked_at_again(tmp_path, change: Any):
+    def make_net() -> Any:
+        return nn.Sequential(OrderedDict(first=nn.Linear(3, 3), last=nn.Linear(3, 3)))
+
+    source, model = make_net(), make_net()
+    firekeep.save(source, tmp_path / "m.safetensors")
+
+    def choose(place: Any) -> bool:
+        if place.path == "first.weight":
+            change(model)
+        return True
+
+    assert firekeep.load_into(model, tmp_path / "m.safetensors", include=choose).exact
+    assert values_of(model) == values_of(source)

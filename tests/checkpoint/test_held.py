@@ -14,6 +14,7 @@ from firekeep.checkpoint import (
     CheckpointManager,
     DirectoryBusyError,
     KeepAll,
+    KeepLast,
     NoStepError,
     _held,
     _store,
@@ -171,6 +172,40 @@ def test_files_of_burn_that_are_written_anew_are_found(tmp_path, monkeypatch, ti
         assert state.restored is None
 
 
+class ReadWhileWritten(State):
+    """A state whose files another program writes into, in their place, while they are read."""
+
+    def __init__(self, happen, *, fails=False):
+        super().__init__(names=NAMES)
+        self.happen, self.fails = happen, fails
+
+    def restore(self, opened):
+        super().restore(opened)
+        self.happen()
+        if self.fails:
+            raise ValueError("the numbers make no sense")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_file_that_is_written_into_while_it_is_read_is_told(tmp_path, layout):
+    manager = make(tmp_path, layout)
+    manager.save(State(1, names=NAMES), step=1)
+    path = tmp_path / ("step-00000001/optimizer.bpk" if layout == "firekeep" else "optim-1.bpk")
+
+    def write():
+        data = path.read_bytes()
+        path.write_bytes(data)  # not a byte more, and the same file
+        os.utime(path, ns=(10**18, 10**18))
+
+    with pytest.raises(DirectoryBusyError, match=f"wrote '{path.name}' of step 1 anew while it was read") as caught:
+        manager.restore(ReadWhileWritten(write))
+    assert "Restore again" in caught.value.remedy
+    with pytest.raises(ValueError, match="no sense") as failed:
+        manager.restore(ReadWhileWritten(lambda: os.utime(path, ns=(1, 1)), fails=True))
+    assert any(f"wrote '{path.name}' anew" in note for note in failed.value.__notes__)
+    manager.restore(ReadWhileWritten(lambda: None))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_step_that_is_replaced_by_the_last_look_is_found(tmp_path, monkeypatch, layout):
     """All files are of the old save, and the names are of the new one: the old one was whole, and is not what is asked for."""
@@ -284,6 +319,66 @@ def test_a_step_that_is_not_there_for_a_moment_is_looked_for_again(tmp_path, mon
     state = State(names=NAMES)
     assert manager.restore(state, step).step == 2
     assert (state.value, len(calls)) == (2, times + 1)
+
+
+def while_it_is_replaced(monkeypatch, folder, layout, *, times):
+    """Have the best step, 1, be between its old save and its new one when it is looked at, at the first readings of the directory."""
+    shelf, readings = _store.SHELVES[layout], []
+    real = shelf.look
+    aside = folder / scratch_name(1, ASIDE)
+    there = folder / ("step-00000001" if layout == "firekeep" else "model-1.bpk")
+
+    def look(directory, step, *more):
+        if step != 1 or len(readings) >= times:
+            return real(directory, step, *more)
+        readings.append(step)
+        there.rename(aside)
+        try:
+            return real(directory, step, *more)
+        finally:
+            aside.rename(there)
+
+    monkeypatch.setattr(type(shelf), "look", lambda self, *args: look(*args))
+    return readings
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_best_step_is_the_best_while_it_is_being_replaced(tmp_path, monkeypatch, layout, times):
+    """It was not there when it was looked at, and another step would have been taken without a word."""
+    manager = make(tmp_path, layout)
+    for number in (1, 2, 3):
+        manager.save(State(number, names=NAMES), step=number, metrics={"valid_loss": number})
+    readings = while_it_is_replaced(monkeypatch, tmp_path, layout, times=times)
+    state = State(names=NAMES)
+    restored = manager.restore(state, "best")
+    assert (restored.step, state.value, len(readings)) == (1, 1, times)
+    assert restored.info.metrics == {"valid_loss": 1}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_best_step_that_goes_while_it_is_chosen_makes_room_for_the_next_best(tmp_path, monkeypatch, layout):
+    manager = make(tmp_path, layout)
+    for number in (1, 2, 3):
+        manager.save(State(number, names=NAMES), step=number, metrics={"valid_loss": number})
+    prune = make(tmp_path, layout, keep=KeepLast(2), best="other")
+    seen = before_a_file(monkeypatch, prune.prune, times=1, number=1)
+    state = State(names=NAMES)
+    restored = manager.restore(state, "best")
+    assert (restored.step, state.value) == (2, 2)
+    assert len(seen) == 1 + len(NAMES)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_incomplete_step_does_not_keep_the_best_one_from_being_read(tmp_path, layout):
+    manager = make(tmp_path, layout)
+    for number in (1, 2, 3):
+        manager.save(State(number, names=NAMES), step=number, metrics={"valid_loss": number})
+    (tmp_path / ("step-00000001/optimizer.bpk" if layout == "firekeep" else "optim-1.bpk")).unlink()
+    state = State(names=NAMES)
+    assert manager.restore(state, "best").step == 2
+    with locked(tmp_path, timeout=0.05):  # by somebody who does not let go
+        assert manager.restore(state, "best").step == 2
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -251,6 +251,13 @@ def test_lists_in_a_remedy_become_one_option_each():
     )
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_only_looks_like_an_argument_of_python_is_no_cause_for_alarm():
+    assert _errors.for_command_line(r"like='\d'") == r"--like '\d'"
+    for text in (r"like='\N{nope}'", f"rename={'[' * 5000}", f"like={'(' * 5000}"):
+        assert _errors.for_command_line(text) == text
+
+
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -193,6 +193,10 @@ WRONG = {
     ),
     "bin index": (
         json.dumps({"weight_map": {"a": "m-1.bin", "b": "m-2.bin", "c": "m-2.bin"}}).encode(),
+        "pytorch-index", "sharded PyTorch checkpoint in 2 files", "Open it by its path, or the folder",
+    ),
+    "index of others": (
+        json.dumps({"weight_map": {"a": "m-1.onnx", "b": "m-2.onnx"}}).encode(),
         "sharded-index", "sharded checkpoint in 2 files", "open those, one by one",
     ),
     "broken index": (b'{"metadata": {}, "weight_map": {"a": ', "sharded-index", "the index of a sharded checkpoint", "names"),

@@ -23,10 +23,10 @@ from firekeep.comparison import _Comparer, _pieces
 from firekeep.dtypes import BY_NAME
 from firekeep.entry import TensorEntry
 from firekeep.errors import FormatError, LimitError, UnsupportedError
+from firekeep.formats import _json, _pool
 from firekeep.formats.pytorch._machine import Machine
 from firekeep.formats.pytorch._rebuild import Rebuilder
 from firekeep.formats.pytorch._subtrees import ModelFinder
-from firekeep.formats.safetensors import _json, _pool
 from firekeep.limits import DEFAULT_LIMITS
 from firekeep.saving import Meter
 from firekeep.sources import FileSource
@@ -416,7 +416,7 @@ def test_large_headers_that_are_honest_open():
 @pytest.fixture
 def large_set(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.setattr(_pool, "MOST_OPEN", 4)
-    monkeypatch.setattr("firekeep.formats.safetensors._shards.MOST_OPEN", 4)
+    monkeypatch.setattr("firekeep.formats._sets.MOST_OPEN", 4)
     monkeypatch.setattr(_pool, "_most_mapped", lambda: 6)
     weight_map = {}
     for index in range(20):

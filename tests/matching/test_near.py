@@ -61,3 +61,11 @@ def test_of_very_many_names_some_are_compared():
 def test_nothing_to_compare():
     assert near([], ["a"]) == {}
     assert near(["a"], []) == {}
+
+
+def test_a_place_in_a_list_counts_but_does_not_decide():
+    assert near(["layers.0.norm1.bias"], ["layers.1.norm_1.bias", "layers.0.norm_first.bias"]) == {
+        "layers.0.norm1.bias": ("layers.0.norm_first.bias", 0.862)
+    }
+    found = near(["layers.0.norm1.bias"], ["layers.1.norm1.bias", "layers.0.attn.bias"])
+    assert found["layers.0.norm1.bias"][0] == "layers.1.norm1.bias"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from firekeep.matching import find_remedies
 from matching.sides import match, offer, paired, want
 
 
@@ -74,3 +77,122 @@ def test_only_the_list_in_doubt_is_left_alone():
     made = match(model, file).cautious()
     assert list(paired(made)) == ["net.0.weight", "head.weight", "tail.0.weight", "tail.1.weight"]
     assert made.cautious() == made
+
+
+def shaped(make, **sizes):
+    """Layers by number, each with a weight and a bias of its own size: net.2 of n2=5."""
+    return [
+        make(f"net.{number[1:]}.{end}", shape)
+        for number, size in sizes.items()
+        for end, shape in (("weight", (size, 2)), ("bias", (size,)))
+    ]
+
+
+def test_layers_after_one_of_another_shape_keep_their_numbers_where_no_other_ones_fit():
+    model, file = shaped(want, n0=4, n1=5, n2=6), shaped(offer, n0=3, n1=5, n2=6, n3=7)
+    assert sure(model, file) == [1, 1, 2, 2]
+    model, file = [*shaped(want, n0=4), *layers(1, 2)], [*shaped(offer, n0=3), *layers(1, 2, 3, make=offer)]
+    assert sure(model, file) == [], "of three alike ones it may be any two"
+
+
+def test_the_way_in_which_more_layers_fit_is_told_and_proposed_and_not_taken():
+    model = shaped(want, n0=4, n2=5, n4=6)
+    file = [*shaped(offer, n0=3, n3=5, n5=6), offer("net.1.weight", (4,)), offer("net.1.bias", (4,))]
+    made = match(model, file)
+    assert not made.pairs
+    assert not made.ambiguities, "a strict load is told by the remedy"
+    assert list(map(str, made.cautious().ambiguities)) == [
+        "'net.2, net.4': by order and shapes these may be they, under other numbers; rename them if that is so: 'net.3, net.5'"
+    ]
+    (remedy,) = find_remedies(made, model, file)
+    assert remedy.python == r'rename=[r"^net\.3\.=>net.2.", r"^net\.5\.=>net.4."]'
+    assert remedy.gain == 4
+    given = {"net.3": "net.2", "net.5": "net.4"}
+    names = {one.name: f"{given.get(path, path)}.{end}" for one in file for path, _, end in (one.name.rpartition("."),)}
+    renamed = [one.renamed(names[one.name]) for one in file]
+    followed = match(model, renamed, sources={new: old for old, new in names.items()}).cautious()
+    assert paired(followed) == {
+        f"net.{number}.{end}": f"net.{number}.{end}" for number in (2, 4) for end in ("weight", "bias")
+    }
+
+
+def test_nothing_is_proposed_where_layers_fit_in_more_than_one_way():
+    model = [*shaped(want, n0=4), *layers(2, 4)]
+    file = [*shaped(offer, n0=3), *layers(1, 3, 5, make=offer)]
+    made = match(model, file)
+    assert not made.pairs
+    assert not find_remedies(made, model, file)
+
+
+@pytest.mark.parametrize(
+    ("model", "file"),
+    [
+        ({"n0": 4, "n1": 4, "n2": 6}, {"n0": 4, "n1": 4, "n2": 4, "n3": 6}),
+        ({"n0": 4, "n1": 5, "n2": 5, "n3": 6}, {"n0": 4, "n1": 5, "n2": 6, "n3": 7}),
+    ],
+    ids=["one put in", "one taken out"],
+)
+def test_of_alike_layers_before_the_one_that_shows_a_shift_none_is_taken(model, file):
+    found = sure(shaped(want, **model), shaped(offer, **file))
+    assert found == ([] if model["n1"] == 4 else [0, 0])
+    exact = match(shaped(want, **model), shaped(offer, **file), match="exact").cautious()
+    assert len(exact.pairs) >= 4
+
+
+def test_the_bias_of_another_kind_of_layer_is_not_taken():
+    model = [*shaped(want, n0=4), *shaped(want, n1=4)]
+    file = [*shaped(offer, n0=4), offer("net.1.weight", (4,)), offer("net.1.bias", (4,))]
+    made = match(model, file).cautious()
+    assert list(paired(made)) == ["net.0.weight", "net.0.bias"]
+    assert "not of one kind" in str(made.ambiguities[0])
+
+
+def test_a_bias_stays_with_a_layer_of_another_width_and_a_block_with_its_parts():
+    model, file = shaped(want, n0=4), [offer("net.0.weight", (4, 3)), offer("net.0.bias", (4,))]
+    assert sure(model, file) == [0]
+    model = [want("net.0.norm.weight", (4,)), want("net.0.fc.weight", (4, 4))]
+    file = [offer("net.0.norm.weight", (4, 1)), offer("net.0.fc.weight", (4, 4))]
+    assert sure(model, file) == [0]
+
+
+def one_list(make, kinds):
+    """A list of a few layers without gaps, each of a kind that tells its shapes."""
+    return [one for number, kind in enumerate(kinds) for one in shaped(make, **{f"n{number}": kind})]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(2, 4), min_size=1, max_size=6), st.lists(st.integers(2, 4), min_size=1, max_size=6))
+def test_what_is_taken_at_an_equal_number_has_no_better_partner(mine, theirs):
+    """Where shapes of some pair differ and moving the rest would fit more, no way to fit so many gives what is taken another partner."""
+    made = match(one_list(want, mine), one_list(offer, theirs)).cautious()
+    taken = {int(name.split(".")[1]) for name in paired(made) if name.endswith("weight")}
+    ways: dict[int, list[dict[int, int]]] = {}
+
+    def go(own, other, found):
+        if own == len(mine) or other == len(theirs):
+            ways.setdefault(len(found), []).append(found)
+            return
+        if mine[own] == theirs[other]:
+            go(own + 1, other + 1, found | {own: other})
+        go(own + 1, other, found)
+        go(own, other + 1, found)
+
+    go(0, 0, {})
+    most = max(ways)
+    equal = sum(one == other for one, other in zip(mine, theirs, strict=False))
+    if most > equal and made.mismatched:
+        assert all(way.get(number, number) == number for way in ways[most] for number in taken)
+
+
+@pytest.mark.parametrize("base", ["net.", "module.net.", "layers."])
+def test_one_doubt_is_told_once_however_the_names_are_read(base):
+    model = [want(f"{base}{number}.w") for number in range(4)]
+    file = [offer(f"{base}{number}.w") for number in range(3, 7)]
+    made = match(model, file)
+    (doubt,) = made.ambiguities
+    assert doubt.want == f"{base}{{0…3}}"
+    (cautious,) = made.cautious().ambiguities
+    assert cautious.speaks_of == doubt.speaks_of
+    assert cautious.reason == (
+        f"{doubt.reason}; equal numbers ({base}3) need not mean equal layers, and match='exact' takes them so"
+    )

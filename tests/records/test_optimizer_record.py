@@ -490,3 +490,29 @@ def test_the_report_tells_it_all_in_eighty_columns():
     assert told["orphaned"] == ["extra.bias", "extra.weight", "inner.bias"]
     assert told["exact"] is False
     assert not report
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adagrad, torch.optim.AdamW])
+def test_parameters_that_have_made_different_numbers_of_steps_go_on_from_their_own(kind: type[Optim]):
+    """A layer that was frozen for a while: PyTorch counts the steps of each parameter, and a record into a running optimizer keeps them."""
+
+    def step(model: nn.Module, optimizer: Optim) -> None:
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = kind(model.parameters(), lr=0.1)
+    model[0].requires_grad_(False)
+    step(model, optimizer)
+    step(model, optimizer)
+    model[0].requires_grad_(True)
+    step(model, optimizer)
+    before = {name: float(optimizer.state[value]["step"]) for name, value in model.named_parameters()}
+    record = OptimizerRecord.from_bytes(OptimizerRecord.of(optimizer, model).to_bytes())
+    step(model, optimizer)
+    report = record.apply(optimizer, model)
+    assert report.ok
+    assert not report.dropped
+    assert before == {"0.weight": 1, "0.bias": 1, "1.weight": 3, "1.bias": 3} or kind is torch.optim.Adagrad
+    assert {name: float(optimizer.state[value]["step"]) for name, value in model.named_parameters()} == before

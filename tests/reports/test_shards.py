@@ -10,7 +10,7 @@ import pytest
 
 import firekeep
 import pickles
-from firekeep import MetadataError, UnsupportedError
+from firekeep import MetadataError
 from reports.files import described, raw_safetensors, state_dict_file
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -100,12 +100,12 @@ def test_a_shard_name_is_never_a_path(path: str, tmp_path: Path):
         firekeep.open(index)
 
 
-def test_an_index_of_pytorch_files_says_what_to_open(tmp_path: Path):
+def test_an_index_of_pytorch_files_opens_as_one(tmp_path: Path):
     index = tmp_path / "pytorch_model.bin.index.json"
     (tmp_path / "pytorch_model-00001-of-00001.bin").write_bytes(state_dict_file(a=pickles.floats(1)))
     index.write_text(json.dumps({"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}))
-    with pytest.raises(UnsupportedError, match=r"PyTorch files.*Open each"):
-        firekeep.open(index)
+    with firekeep.open(index) as file:
+        assert file["a"].tolist() == [1]
 
 
 def test_a_set_that_was_written_in_shards_holds_everything(tmp_path: Path):

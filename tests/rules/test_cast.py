@@ -316,3 +316,13 @@ def test_what_half_precision_loses_is_counted():
     [made] = half_precision([entry], BY_NAME["F16"], losses, owner_of=lambda name: "Linear")
     made.read()
     assert losses == Losses(overflowed={"w": 1}, vanished={"w": 1})
+
+
+def test_complex_numbers_are_cast_by_their_parts():
+    array = np.array([[1 + 2j, 1e300 - 1j], [3 - 1e300j, 0]], np.complex128)
+    losses = Losses()
+    made = as_array(cast(entry_of("w", array), BY_NAME["C64"], losses))
+    assert made.dtype == np.complex64
+    assert np.array_equal(made.real, [[1, np.inf], [3, 0]])
+    assert np.array_equal(made.imag, [[2, -1], [-np.inf, 0]])
+    assert losses.overflowed == {"w": 2}

@@ -242,6 +242,18 @@ def test_workers_are_seeded_by_epoch_and_not_by_what_was_drawn_before():
     assert epoch(loader(workers=1, dataset=Seeds())) == first != second
 
 
+def test_workers_of_a_loader_with_a_generator_are_seeded_by_epoch_too():
+    class Seeds(Numbers):
+        def __getitem__(self, index):
+            return torch.initial_seed() % 2**31
+
+    mine = torch.Generator().manual_seed(1)
+    before = mine.get_state()
+    first = epoch(loader(workers=1, dataset=Seeds(), generator=mine))
+    assert torch.equal(mine.get_state(), before)
+    assert epoch(loader(workers=1, dataset=Seeds(), generator=torch.Generator().manual_seed(2))) == first
+
+
 def test_batches_may_be_made_by_a_batch_sampler():
     def make():
         batches = BatchSampler(ResumableSampler(20, seed=1), 3, drop_last=False)

@@ -52,7 +52,8 @@ def test_moments_of_renamed_and_turned_weights_come_along_both_ways(tmp_path, la
 
 def test_numbers_of_python_among_arrays_are_told_and_not_lost(tmp_path):
     model = {"w": jnp.ones(3), "inner": [{"step": 3}, None, "a name"]}
-    report = firekeep.save(model, tmp_path / "model.bpk")
+    with pytest.warns(firekeep.LeftOutWarning, match=r"'inner' \(2 values\)"):
+        report = firekeep.save(model, tmp_path / "model.bpk")
     assert "left out, being no tensors: 'inner.0.step'" in str(report)
     with CheckpointManager(tmp_path / "run") as manager:
         with pytest.raises(firekeep.UnsupportedError, match=r"'inner\.0\.step' is a number of Python"):

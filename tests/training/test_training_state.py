@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler, swa_utils
+from torch.utils.data import DataLoader
 
 from firekeep.checkpoint import CheckpointManager
 from firekeep.errors import FirekeepError, RuleError, UnsupportedError
 from firekeep.sections import Savable
-from firekeep.training import RestoreError, ResumableSampler, TrainingState
+from firekeep.training import RestoreError, ResumableLoader, ResumableSampler, SeededDataset, TrainingState
 from training.states import adam, bits, net, restore, step, trained, write
 
 
@@ -462,6 +463,17 @@ def test_another_number_of_threads_is_told_and_not_refused(tmp_path):
     assert report.changed == (f"torch_threads was '{threads}', and is '{threads + 1}'",)
 
 
+def test_another_default_dtype_is_told(tmp_path):
+    write(trained(), tmp_path)
+    other = trained(5)
+    torch.set_default_dtype(torch.float64)
+    try:
+        report = restore(other, tmp_path)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert report.changed == ("default_dtype was 'float32', and is 'float64'",)
+
+
 def test_another_environment_is_told(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     write(trained(), tmp_path)
@@ -489,6 +501,63 @@ def test_the_file_tells_step_and_metrics_to_who_looks_in(tmp_path):
 
 
 # Random generators
+
+
+class Draws:
+    """What draws from generators of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.torch = torch.Generator()
+        self.numpy = np.random.default_rng(0)
+        self.python = random.Random(0)
+        self.of_all = torch.default_generator
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return index
+
+
+class Drawing(Draws, nn.Module):
+    pass
+
+
+def test_generators_of_modules_that_nobody_named_are_told(tmp_path):
+    def state(*named):
+        model = nn.Sequential(net(), Drawing())
+        return TrainingState(model=model, generators={name: getattr(model[1], name) for name in named})
+
+    write(state("torch", "numpy", "python"), tmp_path / "all")
+    write(state("torch"), tmp_path / "one")
+    assert restore(state("torch", "numpy", "python"), tmp_path / "all").exact
+    report = restore(state("torch"), tmp_path / "one")
+    assert not report.exact
+    assert report.fresh == {
+        "model.1.numpy": "it is a numpy.Generator that the state was not given: name it in generators=",
+        "model.1.python": "it is a random.Random that the state was not given: name it in generators=",
+    }
+
+
+def test_generators_of_datasets_that_nobody_named_are_told(tmp_path):
+    class Stateful(Draws):
+        """A dataset that keeps its generators by itself."""
+
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    def state(data):
+        loader = DataLoader(data, sampler=ResumableSampler(4), generator=torch.Generator())
+        return trained(data=ResumableLoader(loader))
+
+    write(state(Draws()), tmp_path)
+    report = restore(state(SeededDataset(Draws(), seed=0)), tmp_path)
+    assert list(report.fresh) == [f"data.dataset.dataset.{name}" for name in ("torch", "numpy", "python")]
+    assert not restore(state(Stateful()), tmp_path).fresh
 
 
 def test_all_generators_go_on_where_they_were(tmp_path):

@@ -264,3 +264,34 @@ def test_a_comparison_is_true_when_nothing_differs(tmp_path):
     other = firekeep.save_file({"a": np.ones(2, np.float32)}, tmp_path / "b.bpk")
     assert firekeep.diff(path, path)
     assert not firekeep.diff(path, other)
+
+
+def test_two_layouts_are_told_with_what_compares_across_them(tmp_path: Path):
+    net = firekeep.module.Linear(3, 2)
+    firekeep.save(net, tmp_path / "burn.bpk")
+    firekeep.save(net, tmp_path / "torch.safetensors")
+    for names, layouts in (
+        (("torch.safetensors", "burn.bpk"), ("torch", "burn")),
+        (("burn.bpk", "torch.safetensors"), ("burn", "torch")),
+    ):
+        found = firekeep.diff(*(tmp_path / name for name in names))
+        assert found.layouts == layouts
+        assert found.to_dict()["layouts"] == list(layouts)
+        text = " ".join(str(found).split())
+        assert text.startswith("DIFFERENT")
+        assert 0 < text.index("the layouts differ") < text.index("1 tensor the same")
+        burn, torch = tmp_path / "burn.bpk", tmp_path / "torch.safetensors"
+        assert f"`firekeep convert {burn} OUT.safetensors --layout torch --like {torch}`" in text
+    out = tmp_path / "OUT.safetensors"  # as it says
+    firekeep.convert(tmp_path / "burn.bpk", out, layout="torch", like=tmp_path / "torch.safetensors")
+    assert firekeep.diff(tmp_path / "torch.safetensors", out).equal
+
+
+def test_layouts_that_explain_nothing_are_not_told(tmp_path: Path):
+    for name, bias in (("a.bpk", 0.0), ("b.safetensors", 0.0), ("c.safetensors", 1.0)):
+        firekeep.save_file({"bias": np.full(3, bias, np.float32)}, tmp_path / name)
+    assert firekeep.diff(tmp_path / "a.bpk", tmp_path / "b.safetensors").layouts is None
+    assert firekeep.diff(tmp_path / "a.bpk", tmp_path / "c.safetensors").layouts is None
+    firekeep.save_file({"weight": np.zeros((2, 2), np.float32)}, tmp_path / "d.safetensors")
+    firekeep.save_file({"weight": np.ones((2, 2), np.float32)}, tmp_path / "e.safetensors")
+    assert firekeep.diff(tmp_path / "d.safetensors", tmp_path / "e.safetensors").layouts is None

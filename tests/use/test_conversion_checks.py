@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import errno
+import io
 import pickle
 import struct
+import zipfile
 from pathlib import Path
 
+import h5py
 import ml_dtypes
 import numpy as np
 import pytest
@@ -213,6 +216,90 @@ def test_a_pytorch_source_has_nothing_to_compare_with(tmp_path: Path):
     report = firekeep.convert(tmp_path / "in.pt", tmp_path / "out.bpk")
     assert (report.checked, report.digests) == (0, False)
     assert [note for note in report.notes if "digest" in note] == []
+
+
+# Digests certify: what they are of is compared with whatever the source can be checked by.
+
+SHARED = torch.arange(50.0) + 7
+SAVED = {
+    "whole": torch.arange(300.0) + 0.25,
+    "first": SHARED[:20],
+    "rest": SHARED[20:],
+    "turned": (torch.arange(12.0) + 0.5).reshape(3, 4).t(),
+    "flags": torch.tensor([True, False, True]),
+    "empty": torch.zeros(0),
+}
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bpk"])
+@pytest.mark.parametrize(
+    ("of", "named", "damaged"),
+    [
+        (SAVED["whole"], "whole", ["whole"]),
+        (SHARED, "first", ["first", "rest"]),  # the damage lies in the other part
+        (torch.arange(12.0) + 0.5, "turned", ["turned"]),
+        (SAVED["flags"], "flags", ["flags"]),
+    ],
+)
+def test_no_digest_is_written_of_a_damaged_member(
+    of: torch.Tensor, named: str, damaged: list[str], suffix: str, tmp_path: Path
+):
+    src, out = tmp_path / "in.pt", tmp_path / f"out{suffix}"
+    torch.save(SAVED, src)
+    report = firekeep.convert(src, out, digest=True)
+    assert (report.attested, report.checked, report.digests) == (5, 0, True)  # an empty tensor has no bytes
+    assert "compared with the checksums of the source's archive: 5 of 6 tensors" in str(report)
+    out.unlink()
+    damage(src, of.numpy())
+    for options in ({}, {"dtype": "bf16"}, {"include": f"^{named}$"}, {"rename": "^=>new."}):
+        with pytest.raises(DigestError, match=r"zip member 'in/data/\d' is damaged") as caught:
+            firekeep.convert(src, out, digest=True, **options)
+        assert (caught.value.tensor, caught.value.path) == (named, str(src))
+    assert [file.name for file in tmp_path.iterdir()] == [src.name]
+    with pytest.raises(DigestError) as caught:
+        firekeep.convert(src, out, digest=True)
+    report = firekeep.convert(
+        src, out, digest=True, exclude=ast.literal_eval(str(caught.value).split("exclude=")[1].rstrip("."))
+    )
+    assert sorted(report.excluded) == damaged
+    assert report.attested == 5 - len(damaged)
+
+
+def test_checksums_are_compared_only_for_digests_and_never_in_a_dry_run(tmp_path: Path):
+    src = tmp_path / "in.pt"
+    torch.save(SAVED, src)
+    damage(src, SAVED["whole"].numpy())
+    assert firekeep.convert(src, tmp_path / "out.bpk").attested == 0
+    assert firekeep.convert(src, tmp_path / "out.bpk", digest=True, dry_run=True).attested == 0
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_checksums_of_other_archives_are_compared_too(packed: bool, tmp_path: Path):
+    src = tmp_path / "in.npz"
+    (np.savez_compressed if packed else np.savez)(src, a=np.arange(100, dtype=np.float32), b=np.ones(3, np.float32))
+    assert firekeep.convert(src, tmp_path / "out.bpk", digest=True).attested == 2
+    if not packed:
+        damage(src, np.arange(100, dtype=np.float32))
+        with pytest.raises(DigestError, match=r"tensor 'a': zip member 'a\.npy' is damaged"):
+            firekeep.convert(src, tmp_path / "out.bpk", digest=True)
+
+
+def test_the_checksum_of_a_keras_archive_is_compared_too(tmp_path: Path):
+    src, array, inside = tmp_path / "in.keras", np.arange(64, dtype=np.float32), io.BytesIO()
+    with h5py.File(inside, "w") as file:
+        file["layers/dense/vars/0"] = array
+    with zipfile.ZipFile(src, "w") as archive:
+        for name, data in (("metadata.json", b"{}"), ("config.json", b"{}"), ("model.weights.h5", inside.getvalue())):
+            archive.writestr(name, data)
+    assert firekeep.convert(src, tmp_path / "out.bpk", digest=True).attested == 1
+    damage(src, array)
+    with pytest.raises(DigestError, match=r"zip member 'model\.weights\.h5' is damaged"):
+        firekeep.convert(src, tmp_path / "out.bpk", digest=True)
+
+
+def test_what_has_no_checksum_is_copied_as_it_is_read(tmp_path: Path):
+    torch.save(SAVED, tmp_path / "in.pt", _use_new_zipfile_serialization=False)
+    assert firekeep.convert(tmp_path / "in.pt", tmp_path / "out.bpk", digest=True).attested == 0
 
 
 class Two(torch.nn.Module):

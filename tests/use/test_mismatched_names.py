@@ -13,7 +13,7 @@ from torch import nn
 import firekeep
 from firekeep.applying import _attempt
 from firekeep.bridges import bridge_of
-from firekeep.likeness import moved
+from firekeep.rules.layout import moved
 
 
 def convolutions(*, normed: bool) -> nn.Module:

@@ -24,7 +24,8 @@ class Net(nn.Module):
 
 
 def test_a_save_tells_what_is_no_tensor(tmp_path):
-    report = firekeep.save({"model": Net().state_dict(), "epoch": 3, "none": None}, tmp_path / "ck.bpk")
+    with pytest.warns(firekeep.LeftOutWarning, match=r"'epoch' \(int\)"):
+        report = firekeep.save({"model": Net().state_dict(), "epoch": 3, "none": None}, tmp_path / "ck.bpk")
     assert "left out, being no tensors: 'epoch'" in report.steps
 
 

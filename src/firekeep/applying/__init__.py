@@ -10,13 +10,15 @@ from firekeep.applying._alias import reads_itself
 from firekeep.applying._anew import Anew
 from firekeep.applying._attempt import Attempt
 from firekeep.applying._constants import compare_constants
-from firekeep.applying._job import Hold, LoadJob
+from firekeep.applying._hints import prepare_with_hints
+from firekeep.applying._job import Hint, Hold, LoadJob
 from firekeep.applying._load import Load
 from firekeep.applying._outcome import failure, leniency, outcome, refusal, report_on
 from firekeep.applying._prepare import prepare
 from firekeep.applying._ranges import find_outside
 from firekeep.applying._stage import stage
 from firekeep.applying._told import Told, told_entries, told_outline
+from firekeep.applying._valueless import tell_rewriting
 from firekeep.applying._wants import variants_of, without_variants
 from firekeep.bridges import Bridge, at_once, bridge_of, remaker_of
 from firekeep.errors import FirekeepError
@@ -26,6 +28,7 @@ from firekeep.slots import Outline
 from firekeep.supply import Supply
 
 __all__ = [
+    "Hint",
     "Hold",
     "LoadJob",
     "LoadPlan",
@@ -33,6 +36,7 @@ __all__ = [
     "load_into",
     "plan_load",
     "preview",
+    "tell_rewriting",
     "told_entries",
     "told_outline",
     "variants_of",
@@ -90,7 +94,7 @@ def _load_over(bridge: Bridge, obj: Any, supply: Supply, job: LoadJob) -> LoadRe
 
 def _plan_over(bridge: Bridge, obj: Any, supply: Supply, job: LoadJob) -> tuple[Load, LoadReport]:
     with collector_paused():
-        load = prepare(bridge.outline(obj), supply, job, target=type(obj).__name__)
+        load = prepare_with_hints(bridge, obj, supply, job)
         if supply.constants:
             load.constants += compare_constants(bridge.constants(obj), supply.constants, _paired(load.tried))
     report = report_on(load, applied=None)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from firekeep.applying._idle import tell_idle_rules
 from firekeep.applying._job import LoadJob
 from firekeep.applying._sample import sample
+from firekeep.applying._unsaid import told_elsewhere, untold_kernels
 from firekeep.applying._wants import Wanted, list_wants
 from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import RuleError, UnsupportedError
 from firekeep.layouts import BURNS, CONVENTIONS, UNSPECIFIED, FileLayout
 from firekeep.matching import MatchOptions, Plan, Remedy, all_exact, may_meet, plan, skeletons_of
-from firekeep.rules.layout import GROUPLESS, SIDES, groups_told
+from firekeep.rules.layout import GROUPLESS, SIDES, groups_told, moved
 from firekeep.slots import Convention, Layer, Outline
 from firekeep.supply import Supply
 from firekeep.views import permuted
@@ -42,9 +44,11 @@ class Offered:
     sources: Mapping[str, str]
     submodules: frozenset[str]
     layers: tuple[Layer, ...] = ()
-    """The layers that the supply tells of, in its own layout, where nothing was renamed."""
+    """The layers that the supply tells of, in its own layout, under the names after the renames."""
     in_rows: bool = False
     """All linear weights of Burn's layout lie as [in, out], those that did not having been turned round."""
+    idle: tuple[str, ...] = ()
+    """What is to be told of rename rules that met no name."""
 
 
 def offer(supply: Supply, job: LoadJob) -> Offered:
@@ -67,7 +71,7 @@ def offer(supply: Supply, job: LoadJob) -> Offered:
             entries=tuple(offered.values()),
             sources=dict(zip(names, names, strict=True)),
             submodules=supply.submodules,
-            layers=supply.layers,
+            layers=(*supply.layers, *supply.told),
             in_rows=in_rows,
         )
     renaming = job.remapper.rename(offered)
@@ -77,7 +81,14 @@ def offer(supply: Supply, job: LoadJob) -> Offered:
     sources = {new: old for old, new in renaming.names.items()}
     # Modules without tensors take part in lists by their place: two that become one are one.
     submodules = frozenset(job.remapper.rename([path]).names[path] for path in supply.submodules)
-    return Offered(entries=entries, sources=sources, submodules=submodules, in_rows=in_rows)
+    return Offered(
+        entries=entries,
+        sources=sources,
+        submodules=submodules,
+        layers=tuple(moved((*supply.layers, *supply.told), renaming.names)),
+        in_rows=in_rows,
+        idle=tuple(tell_idle_rules(renaming, side="source" if supply.live else "file")),
+    )
 
 
 def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Convention | None, job: LoadJob) -> Attempt:
@@ -85,12 +96,11 @@ def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Conven
 
     All slots are planned for, and the chosen ones kept: a list is matched by all of its elements.
     """
-    wanted = list_wants(outline, layout, in_rows=offered.in_rows, layers=offered.layers)
-    if not all_exact(wanted.wants, offered.entries):
-        wanted.spell()
-    sources = offered.sources if job.remapper else {}
-    options = MatchOptions(match=job.match, modules=wanted.modules, submodules=offered.submodules, sources=sources)
-    found = plan(wanted.wants, offered.entries, options=options)
+    layers = offered.layers
+    wanted, options, found = _pair(outline, offered, layout, job, layers)
+    if more := told_elsewhere(found, wanted, layers):
+        layers = (*layers, *more)
+        wanted, options, found = _pair(outline, offered, layout, job, layers)
     if layout not in (None, outline.convention):
         found = _turn_ties(found, outline)
     counters = _counters_of(found) if wanted.layers and outline.convention != "torch" else frozenset()
@@ -98,7 +108,7 @@ def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Conven
         wanted = wanted.narrowed(chosen)
         found = found.narrowed(lambda want: not chosen.isdisjoint(want.slots))
     seen, overlooked, notes = _overlook(found, wanted, counters)
-    if found.unsure and not seen.refusals(job.policy):  # nothing else keeps them out of the model
+    if (found.unsure or found.hints) and not seen.refusals(job.policy):  # nothing else keeps them out of the model
         seen, overlooked, notes = _overlook(found.cautious(), wanted, counters)
     return Attempt(
         wanted=wanted,
@@ -107,8 +117,21 @@ def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Conven
         plan=seen,
         sources=offered.sources,
         overlooked=overlooked,
-        notes=notes,
+        notes=(*notes, *untold_kernels(seen, wanted, layers)),
     )
+
+
+def _pair(
+    outline: Outline, offered: Offered, layout: Convention | None, job: LoadJob, layers: tuple[Layer, ...]
+) -> tuple[Wanted, MatchOptions, Plan]:
+    wanted = list_wants(outline, layout, in_rows=offered.in_rows, layers=layers)
+    if not all_exact(wanted.wants, offered.entries):
+        wanted.spell()
+    sources = offered.sources if job.remapper else {}
+    options = MatchOptions(
+        match=job.match, modules=wanted.modules, keyed=wanted.keyed, submodules=offered.submodules, sources=sources
+    )
+    return wanted, options, plan(wanted.wants, offered.entries, options=options)
 
 
 def _turn_ties(found: Plan, outline: Outline) -> Plan:
@@ -259,11 +282,12 @@ def _refuse_turned(outline: Outline, layout: str | None, offered: Offered, suppl
     unclear = [entry.name for entry in offered.entries if len(entry.shape) == 2 or (len(entry.shape) > 2 and not burns)]
     if layout in known or not unclear:
         return
+    file = " or a PyTorch file of one" if outline.convention in ("flax", "linen") else ""
     raise RuleError(
         f"the tensors lie as {layout!r} has them, those of a state dict as {outline.convention!r} has them, and nothing tells which "
         f"belong to layers that are turned round: {some(unclear)}",
         path=supply.where,
-        remedy=f"Load into the model itself, give like= a model with the same layers, or say "
+        remedy=f"Load into the model itself, give like= a model with the same layers{file}, or say "
         f"layout={outline.convention!r} to take them as they lie.",
     )
 

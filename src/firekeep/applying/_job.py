@@ -17,6 +17,14 @@ Hold = Literal["module", "file"] | DType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hint:
+    """What whoever asks can do about a tree that does not tell its layers: `like=`. `spelled` is one that `telling` would try, if any."""
+
+    telling: Callable[[Outline], Outline] | None = None
+    spelled: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadJob:
     """How tensors are to be found and put into a model.
 
@@ -36,5 +44,7 @@ class LoadJob:
     dry_run: bool = False
     telling: Callable[[Outline], Outline] | None = None
     """Adds the layers to the outline of a tree that does not tell them."""
+    hint: Hint | None = None
+    """What might add them, where nothing was given that does, and the door takes such: tried where the load is refused."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """How whoever asks spells what allows tensors that are "missing", "unused" or of another "shape"."""

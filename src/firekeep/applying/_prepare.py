@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from firekeep import floats
 from firekeep.applying._attempt import Attempt, Offered, choose_layout, offer, other_layout
 from firekeep.applying._counters import counters, uncounted
+from firekeep.applying._idle import choose_slots
 from firekeep.applying._job import Hold, LoadJob
 from firekeep.applying._load import Load
 from firekeep.applying._ties import share
 from firekeep.applying._told import told_entries
 from firekeep.applying._twins import propose_parts, refuse_twins
-from firekeep.applying._valueless import tell_valueless
+from firekeep.applying._valueless import tell_beside, tell_valueless
 from firekeep.bridges import Filling
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
@@ -20,7 +20,7 @@ from firekeep.errors import RuleError
 from firekeep.layouts import tell_steps, tell_sums
 from firekeep.matching import find_remedies
 from firekeep.report import Problem
-from firekeep.rules import can_cast, cast
+from firekeep.rules import can_cast, cast, narrows
 from firekeep.rules.layout import restore_biases
 from firekeep.slots import Outline, Slot
 from firekeep.supply import Supply
@@ -31,7 +31,7 @@ _PARTED = "{} of two biases: the two are those that the metadata keep, where the
 
 def prepare(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> Load:
     """Match what a model wants with what there is, and decide what goes where, or find what would help."""
-    chosen = {slot.path for slot in outline if job.chosen.accepts(slot)}
+    chosen, idle = choose_slots(job.chosen, outline)
     if len(outline) and not chosen:
         raise RuleError(
             f"none of the {count(len(outline), 'place')} of {target} is left after include and exclude",
@@ -53,7 +53,15 @@ def prepare(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> L
         outline=outline,
         skipped=tuple(slot.path for slot in outline if slot.path not in chosen),
         tried=tried,
-        notes=[*supply.notes(), *notes, *tried.notes, *tell_valueless(outline)],
+        notes=[
+            *idle,
+            *offered.idle,
+            *supply.notes(),
+            *notes,
+            *tried.notes,
+            *tell_valueless(outline),
+            *tell_beside(outline),
+        ],
     )
     _refuse_slots(load, chosen)
     tried = load.tried
@@ -122,7 +130,7 @@ def _filling(load: Load, slot: Slot, entry: TensorEntry) -> Filling:
     dtype = _held(load.job.dtype, slot, source)
     if dtype is not source and dtype != source:
         load.casts[slot.path] = (str(source), str(dtype))
-        if can_cast(entry, dtype) and _narrows(source, dtype):
+        if can_cast(entry, dtype) and narrows(source, dtype):
             entry = cast(entry, dtype, load.losses)  # by us, so that what it loses is counted
     return Filling(slot, entry, dtype)
 
@@ -133,8 +141,3 @@ def _held(hold: Hold, slot: Slot, source: DType) -> DType:
     if hold == "module" or source.kind != "float" or slot.dtype.kind != "float":
         return slot.dtype
     return hold
-
-
-def _narrows(source: DType, target: DType) -> bool:
-    before, after = floats.span(source), floats.span(target)
-    return before[0] < after[0] or before[1] > after[1]

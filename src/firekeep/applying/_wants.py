@@ -7,16 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from firekeep.entry import TensorEntry
 from firekeep.matching import Want
-from firekeep.rules.layout import (
-    Translation,
-    join_facts,
-    rename_paths,
-    spellings,
-    stacked,
-    tell_facts,
-    translate,
-    translate_layers,
-)
+from firekeep.rules.layout import Route, Translation, route_of, spellings, stacked, tell_facts
 from firekeep.slots import Convention, Layer, Outline, Slot
 from firekeep.views import ghost, permuted
 
@@ -34,12 +25,15 @@ class Wanted:
     wants: tuple[Want, ...]
     layers: tuple[Layer, ...]
     modules: frozenset[str]
+    keyed: frozenset[str] = frozenset()
     no_counterpart: Mapping[str, str] = field(default_factory=dict)
     unholdable: Mapping[str, str] = field(default_factory=dict)
     spare: frozenset[str] = frozenset()
     """Wants that fill no slot: what the layout's layers may have, and the model's never do."""
     turned: frozenset[str] = frozenset()
     """Slots whose tensors are turned round when they are put in: linear weights that lie as [out, in] in the model alone."""
+    route: Route | None = None
+    """The way from the model's tensors to those of the file; None where these lie alike."""
 
     def narrowed(self, chosen: set[str]) -> Wanted:
         """Keep what the chosen slots want."""
@@ -63,12 +57,11 @@ class Wanted:
 
     def settle(self, entries: Sequence[TensorEntry]) -> Translation:
         """Give tensors of the file, called as they are wanted, the names and forms of the model's slots."""
-        source, target = self.layout, self.outline.convention
-        if source is None or target is None or source == target:
+        if self.route is None:
             origins = {entry.name: (entry.name,) for entry in entries}
             entries = [permuted(entry, (1, 0)) if entry.name in self.turned else entry for entry in entries]
             return Translation(entries=tuple(entries), origins=origins, steps={}, no_counterpart={}, problems={})
-        return translate(entries, self.layers, source=source, target=target)
+        return self.route.back(entries)
 
 
 def list_wants(
@@ -76,10 +69,16 @@ def list_wants(
 ) -> Wanted:
     """Say what the slots of a model want from a file in a layout; None takes the model's own. `layers` are those the file tells of.
 
+    A file in the model's own layout has other tensors, too, where its layers have other facts: a kernel that is turned.
+
     With `in_rows` the linear weights of a file in Burn's layout all lie as [in, out], be the model's layers of LinearLayout::Col or not.
     """
     own = outline.convention
-    if own is None or layout is None or layout == own:
+    layers, route, ghosts = tuple(layers), None, []
+    if own is not None and layout is not None and (own != layout or (layers and own != "torch")):
+        ghosts = [ghost(slot.path, slot.dtype, slot.shape) for slot in outline if slot.problem is None]
+        route = route_of(tell_facts(outline.layers, ghosts, own), layers, source=own, target=layout)
+    if route is None or not route.legs:
         turned = frozenset(slot.path for slot in outline if in_rows and own == "burn" and _is_column(slot))
         return Wanted(
             outline=outline,
@@ -87,22 +86,23 @@ def list_wants(
             wants=tuple(_own_want(slot, turned) for slot in outline if slot.problem is None),
             layers=outline.layers,
             modules=outline.modules,
+            keyed=outline.keyed,
             turned=turned,
         )
-    ghosts = [ghost(slot.path, slot.dtype, slot.shape) for slot in outline if slot.problem is None]
     slots = {slot.path: slot for slot in outline}
-    known = join_facts(tell_facts(outline.layers, ghosts, own), layers, source=own, target=layout)
-    made = translate(ghosts, known, source=own, target=layout)
+    made = route.forth(ghosts)
     wants = [_want(entry, made.origins[entry.name], slots) for entry in made.entries]
     return Wanted(
         outline=outline,
         layout=layout,
         wants=tuple(wants),
-        layers=translate_layers(known, source=own, target=layout),
-        modules=frozenset(rename_paths(outline.modules, known, source=own, target=layout).values()),
+        layers=route.layers,
+        modules=route.paths(outline.modules),
+        keyed=route.paths(outline.keyed),
         spare=frozenset(name for name, step in made.steps.items() if step.startswith("made up")),
         no_counterpart=made.no_counterpart,
         unholdable=made.problems,
+        route=route,
     )
 
 

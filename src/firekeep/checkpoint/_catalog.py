@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from firekeep.checkpoint._step import IncompleteStep, StepInfo
+from firekeep.showing import Shown
 from firekeep.wording import WIDTH, count, lines, quote, size
 
 Layout = Literal["firekeep", "burn"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Catalog:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Catalog(Shown):
     """The steps of a directory, oldest first, and what else lies there.
 
     `scratch` are directories that saves are being written in, or that killed processes have left; the next save removes the latter.

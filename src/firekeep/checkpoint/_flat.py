@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 from firekeep.checkpoint import _manifest as manifest
 from firekeep.checkpoint._folders import check_size
 from firekeep.checkpoint._marks import SAVE, marked, save_of
+from firekeep.checkpoint._seen import Mark, Seen, mark_of
 from firekeep.checkpoint._shelf import Found, Pen, Shelf, listed, spare_path, sync
 from firekeep.checkpoint._step import IncompleteStep, StepFile, StepInfo
 from firekeep.errors import FirekeepError, RuleError
@@ -45,8 +47,8 @@ class Flat(Shelf):
 
     layout = "burn"
 
-    def scan(self, directory: Path, names: Sequence[str]) -> Found:
-        looked = [self.look(directory, step) for step in sorted(self.numbers(names))]
+    def scan(self, directory: Path, names: Sequence[str], seen: Seen) -> Found:
+        looked = [self.look(directory, step, seen) for step in sorted(self.numbers(names))]
         return (
             [step for step in looked if isinstance(step, StepInfo)],
             [step for step in looked if isinstance(step, IncompleteStep)],
@@ -55,7 +57,22 @@ class Flat(Shelf):
     def numbers(self, names: Iterable[str]) -> set[int]:
         return {part[1] for name in names if (part := part_of(name)) is not None}
 
-    def look(self, directory: Path, step: int) -> StepInfo | IncompleteStep | None:
+    def look(self, directory: Path, step: int, seen: Seen | None = None) -> StepInfo | IncompleteStep | None:
+        if seen is None:
+            return self._look(directory, step)
+        known = seen.last(step)
+        if known is not None and seen.recall(step, _marks(directory, _names(step, known.files))) is known:
+            return known
+        began, before = time.time_ns(), _marks(directory, _names(step, ()))
+        found = self._look(directory, step)
+        if isinstance(found, StepInfo):
+            marks = _marks(directory, _names(step, found.files))
+            # Whoever replaces a step moves one of the three first: they tell whether what was read is what is there now.
+            if set(before) <= set(marks):
+                seen.keep(marks, found, began=began)
+        return found
+
+    def _look(self, directory: Path, step: int) -> StepInfo | IncompleteStep | None:
         there = [part for part in PARTS if (directory / part_name(part, step)).is_file()]
         if not there:
             return None
@@ -162,6 +179,15 @@ def _move(source: Path, target: Path, names: Iterable[str]) -> None:
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             (source / name).rename(target / name)
+
+
+def _marks(directory: Path, names: Iterable[str]) -> tuple[Mark, ...]:
+    """Tell files as they are now; one that is not there tells nothing."""
+    base, marks = os.fspath(directory), list[Mark]()
+    for name in names:
+        with contextlib.suppress(OSError):
+            marks.append(mark_of(os.stat(f"{base}/{name}")))  # noqa: PTH116 - a Path takes longer
+    return tuple(marks)
 
 
 def _read(directory: Path, step: int) -> StepInfo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from firekeep.checkpoint import _manifest as manifest
 from firekeep.checkpoint._marks import marked
 from firekeep.checkpoint._names import ASIDE, MANIFEST, scratch_of, section_of, step_name, step_of
+from firekeep.checkpoint._seen import Seen, mark_of
 from firekeep.checkpoint._shelf import Found, Pen, Shelf, listed, spare_path, sync
 from firekeep.checkpoint._step import IncompleteStep, StepInfo
 from firekeep.errors import FirekeepError
@@ -22,12 +24,12 @@ class Folders(Shelf):
 
     layout = "firekeep"
 
-    def scan(self, directory: Path, names: Sequence[str]) -> Found:
+    def scan(self, directory: Path, names: Sequence[str], seen: Seen) -> Found:
         found: dict[int, StepInfo] = {}
         incomplete = []
         for name in names:
             step = step_of(name)
-            looked = None if step is None else _look(directory / name, step)
+            looked = None if step is None else self.look(directory, step, seen)
             if isinstance(looked, StepInfo):
                 found[looked.step] = looked
             elif looked is not None:
@@ -44,8 +46,10 @@ class Folders(Shelf):
     def numbers(self, names: Iterable[str]) -> set[int]:
         return {step for name in names if (step := step_of(name)) is not None}
 
-    def look(self, directory: Path, step: int) -> StepInfo | IncompleteStep | None:
-        return _look(directory / step_name(step), step)
+    def look(self, directory: Path, step: int, seen: Seen | None = None) -> StepInfo | IncompleteStep | None:
+        # There can be thousands of steps: the folder of one that is known is not made anew.
+        known = None if seen is None else seen.last(step)
+        return _look(directory / step_name(step) if known is None else known.folder, step, seen)
 
     def look_again(self, info: StepInfo) -> StepInfo | IncompleteStep | None:
         return _look(info.folder, info.step)
@@ -85,11 +89,11 @@ class Folders(Shelf):
         """One rename is never cut short."""
 
 
-def _look(folder: Path, step: int) -> StepInfo | IncompleteStep | None:
+def _look(folder: Path, step: int, seen: Seen | None = None) -> StepInfo | IncompleteStep | None:
     """Look at the folder of a step; None where nothing in it is firekeep's, or where it has just gone."""
     found: StepInfo | IncompleteStep | None
     try:
-        found = _read(folder, step)
+        found = _read(folder, step, seen)
     except FirekeepError as error:
         found = IncompleteStep(step=step, name=folder.name, reason=error.message)
     except OSError as error:
@@ -98,25 +102,34 @@ def _look(folder: Path, step: int) -> StepInfo | IncompleteStep | None:
     return found if isinstance(found, StepInfo) or folder.is_dir() else None
 
 
-def _read(folder: Path, step: int) -> StepInfo | None:
-    base = os.fspath(folder)  # there can be thousands of steps, and a Path takes as long to make as its file to look at
-    path = f"{base}/{MANIFEST}"
+def _read(folder: Path, step: int, seen: Seen | None) -> StepInfo | None:
+    base = os.fspath(folder)  # a Path takes as long to make as its file to look at
     try:
-        status = os.lstat(path)
+        status = os.lstat(f"{base}/{MANIFEST}")
     except (FileNotFoundError, NotADirectoryError):
         if not any(section_of(name) for name in listed(folder)):
             return None
         raise FirekeepError(f"{MANIFEST}, which is written last, is not there") from None
-    if not stat.S_ISREG(status.st_mode) or status.st_size > manifest.MAX_BYTES:
-        raise FirekeepError(f"{MANIFEST} is no file that firekeep writes")
-    try:
-        with open(path, "rb", buffering=0) as opened:  # noqa: PTH123 - see above
-            info = manifest.parse(opened.read(), folder=folder, step=step)
-    except FirekeepError as error:
-        raise FirekeepError(f"{MANIFEST} cannot be used: {error.message}") from None
+    marks = (mark_of(status),)
+    info = None if seen is None else seen.recall(step, marks)
+    if info is None:
+        began = time.time_ns()
+        info = _read_manifest(folder, step, status)
+        if seen is not None:
+            seen.keep(marks, info, began=began)
     for file in info.files:
         check_size(base, file.name, file.nbytes)
     return info
+
+
+def _read_manifest(folder: Path, step: int, status: os.stat_result) -> StepInfo:
+    if not stat.S_ISREG(status.st_mode) or status.st_size > manifest.MAX_BYTES:
+        raise FirekeepError(f"{MANIFEST} is no file that firekeep writes")
+    try:
+        with (folder / MANIFEST).open("rb", buffering=0) as opened:
+            return manifest.parse(opened.read(), folder=folder, step=step)
+    except FirekeepError as error:
+        raise FirekeepError(f"{MANIFEST} cannot be used: {error.message}") from None
 
 
 def check_size(folder: str, name: str, nbytes: int) -> None:

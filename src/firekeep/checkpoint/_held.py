@@ -54,6 +54,14 @@ class HeldStep:
                 )
         return opened
 
+    def written_anew(self) -> list[str]:
+        """Name the files that somebody has written into since they were opened: what was read of them may be of two saves."""
+        return [
+            os.path.basename(source.path or section)  # noqa: PTH119 - the name alone
+            for section, source in self.sources.items()
+            if (fd := source.fileno()) is not None and _mark(os.fstat(fd)) != self.marks[section]
+        ]
+
     def fileno(self, section: str) -> int:
         """Give the descriptor of a file."""
         if (fd := self.sources[section].fileno()) is None:

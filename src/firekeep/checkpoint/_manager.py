@@ -104,6 +104,8 @@ class CheckpointManager:
         self._watch = SignalWatch()
         self._saved: int | None = None
         self._warned = False
+        self._ticks = 0
+        self._has_saved = False
         self._numbers = Numbers()
         # A folder that cannot be made is told now, not after an epoch.
         self._made = make_directory(self.directory)
@@ -166,6 +168,7 @@ class CheckpointManager:
         self._numbers.give(state, step)
         info = StepInfo(step=step, folder=self.directory, time=time.time(), metrics=metrics, facts=_facts(state))
         sections = _sections(state)
+        self._has_saved = True
         if not background:
             report = self._commit(sections, info, overwrite=overwrite)
             self._saved = step
@@ -239,6 +242,10 @@ class CheckpointManager:
             if self._saved != step:
                 self._warn_once(self._save(state, step=step, metrics=metrics, overwrite=True, background=False))
             return True
+        if not (self._ticks or self._every or self._preallocate or self._watch.active):
+            told = "tick saves nothing here: the manager has no every=, and signals come to it after handle_signals() alone"
+            warnings.warn(told, CheckpointWarning, stacklevel=2)
+        self._ticks += 1
         if self._every is not None and step % self._every == 0 and self._saved != step:
             self._warn_once(self.wait())  # the save before this one, in the background
             self._warn_once(self.save(state, step=step, metrics=metrics))
@@ -248,8 +255,9 @@ class CheckpointManager:
         """Bring a state back: the latest complete step, the best, or one by its number.
 
         Incomplete steps are never chosen, and those above the latest are told. Whatever other processes save meanwhile, what comes back
-        is of one save. Raises `NoStepError` saying what there is, `DirectoryBusyError` for a step that is replaced all the time; what
-        the state itself raises names the step.
+        is of one save. Raises `NoStepError` saying what there is, `DirectoryBusyError` for a step that is replaced all the time, or whose
+        files another program writes into while they are read (the state is then to be restored again); what the state itself raises
+        names the step.
         """
         self.wait()
         self.recover()
@@ -258,12 +266,24 @@ class CheckpointManager:
                 report = state.restore(held.opened(OpenOptions(limits=self._store.limits)))
             except Exception as error:
                 error.add_note(f"It was step {held.info.step} of {self.directory} that was to be restored.")
+                if anew := held.written_anew():
+                    error.add_note(f"Another program wrote {some(anew)} anew meanwhile: restore again once it is done.")
                 raise
+            self._refuse_torn(held)
         self._numbers.note(state, held.info.step)
         if self._preallocate:
             self.reserve(state)
         passed_over = self._store.incomplete_after(held.info.step) if step == "latest" else ()
         return StepRestored(info=held.info, report=report, passed_over=passed_over)
+
+    def _refuse_torn(self, held: HeldStep) -> None:
+        """Raise `DirectoryBusyError` for files that another program has written anew in their place while they were read."""
+        if anew := held.written_anew():
+            raise DirectoryBusyError(
+                f"another program wrote {some(anew)} of step {held.info.step} anew while it was read: what came back may be of two saves",
+                path=self.directory,
+                remedy="Restore again once it is done, before the state is used: it has been changed.",
+            )
 
     def _hold(self, step: int | Which) -> contextlib.AbstractContextManager[HeldStep]:
         store = self._store
@@ -271,8 +291,17 @@ class CheckpointManager:
             lambda: (store.layout, self._choose(step)),
             directory=store.directory,
             lock_timeout=store.lock_timeout,
-            doubt=lambda info: step == "latest" and store.passed_over(info.step),
+            doubt=lambda info: self._doubts(step, info),
         )
+
+    def _doubts(self, step: int | str, info: StepInfo) -> bool:
+        """Say whether another step may be meant: one that was being replaced when the directory was looked at."""
+        if step == "latest":
+            return self._store.passed_over(info.step)
+        if step != "best":
+            return False
+        catalog = self.catalog()
+        return self._best.best(catalog.steps) != info or self._store.is_unclear(catalog)
 
     def _choose(self, step: int | str) -> StepInfo:
         if step == "latest" and (newest := self._store.latest()) is not None:
@@ -362,6 +391,9 @@ class CheckpointManager:
     ) -> None:
         if error is None:
             self.close()
+            if self._ticks > 1 and not (self._has_saved or self._every):
+                told = f"{self._ticks:,} ticks and no save: a manager without every= saves in save(), and in tick after a signal"
+                warnings.warn(told, CheckpointWarning, stacklevel=2)
             return
         try:
             self.close()

@@ -18,8 +18,8 @@ from firekeep.wording import quote
 KIND = "firekeep checkpoint"
 VERSION = 1
 MAX_BYTES = 16 << 20
-_END_OF_TIME = 253_402_300_800.0
-"""The end of the year 9999, after which Python has no dates."""
+_TIMES = (-62_135_596_800.0, 253_402_300_800.0)
+"""The years 1 to 9999, of which Python has dates. A clock that is wrong, even before 1970, must not make a step unreadable."""
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -139,7 +139,7 @@ def _fact(value: Any, name: str) -> Fact:
 
 def _time(value: Any) -> float:
     time = _float(value, "time")
-    if not 0 <= time < _END_OF_TIME:
+    if not _TIMES[0] <= time < _TIMES[1]:
         raise MetadataError("'time' is no date")
     return time
 

@@ -17,7 +17,7 @@ MAX_STEP = 10**18
 WRITING, ASIDE, DOOMED = "new", "old", "gone"
 """Kinds of scratch directories: a step being written, one that is being replaced, and one that is being deleted."""
 
-_STEP = re.compile(r"step-([0-9]{8,19})")
+_STEP = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,18})")
 _SCRATCH = re.compile(r"\.step-([0-9]{8,19})\.([0-9]{1,10})-[0-9]+\.(new|old|gone)\.tmp")
 _COUNTER = itertools.count()
 
@@ -30,7 +30,7 @@ def step_name(step: int) -> str:
 def step_of(name: str) -> int | None:
     """Tell which step a directory's name stands for; None for a name that is spelled in any other way."""
     match = _STEP.fullmatch(name)
-    return int(match[1]) if match and step_name(int(match[1])) == name else None
+    return int(match[1]) if match else None
 
 
 def scratch_name(step: int, kind: str) -> str:
@@ -40,7 +40,7 @@ def scratch_name(step: int, kind: str) -> str:
 
 def scratch_of(name: str) -> tuple[int, int, str] | None:
     """Tell step, process and kind from the name of a scratch directory."""
-    match = _SCRATCH.fullmatch(name)
+    match = _SCRATCH.fullmatch(name) if name.startswith(".") else None  # most are steps, and there can be thousands
     return (int(match[1]), int(match[2]), match[3]) if match else None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from firekeep.checkpoint._step import IncompleteStep, StepInfo
+from firekeep.showing import Shown
 from firekeep.wording import count, headline, lines, size
 
 
@@ -82,8 +83,8 @@ class StepRestored:
         return said if self.report is None else f"{said}\n{self.report}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruneReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PruneReport(Shown):
     """Which steps stay and which went, or would go."""
 
     directory: Path

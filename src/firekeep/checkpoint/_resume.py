@@ -36,6 +36,7 @@ from firekeep.records import (
     describe_record,
 )
 from firekeep.report import LoadReport
+from firekeep.sections import GRADIENTS
 from firekeep.supply import Supply, supply_of_opened
 from firekeep.wording import count, quote, some
 
@@ -138,6 +139,8 @@ def _open(place: Path, step: int | str, best: KeepBest, options: OpenOptions, st
 
 
 def _kind(opened: OpenedFile) -> str:
+    if GRADIENTS in opened.metadata:
+        return "gradients"
     described = describe_record(opened)
     return described.kind if described is not None else "module" if len(opened) else "nothing"
 
@@ -190,6 +193,8 @@ def _check(name: str, kind: str, opened: OpenedFile, other: OpenedFile, options:
             return _of_training(name, _values(opened), _values(other))
         if kind == "values":
             return _of_values(name, _values(opened), _values(other))
+        if kind == "gradients":  # whether they have a place the models tell
+            return PartCheck(name=name, kind=kind, exact=True, told=f"of {count(len(opened), 'parameter')}")
         if kind == "nothing":
             return PartCheck(name=name, kind=kind, exact=True, told="nothing is kept of it")
         return _of_model(name, opened, other, options)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from firekeep.showing import Shown
 from firekeep.wording import lines
 
 
@@ -42,8 +43,8 @@ class PartCheck:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ResumeReport(Shown):
     """Would a step be restored exactly in a run like another one, or in a model like that of a file?
 
     `fresh` are sections that the other has and the step lacks, `dropped` those that only the step has, each with the reason.

@@ -13,6 +13,7 @@ from firekeep.blobs import MemoryBlob
 from firekeep.checkpoint._catalog import Layout
 from firekeep.checkpoint._digest import digested
 from firekeep.checkpoint._names import MANIFEST, file_name, section_of, step_name
+from firekeep.checkpoint._seen import Seen
 from firekeep.checkpoint._step import IncompleteStep, StepFile, StepInfo
 from firekeep.disk import Part, WritePlan, is_scratch, write_file
 from firekeep.errors import FirekeepError
@@ -59,7 +60,7 @@ class Shelf(ABC):
     layout: Layout
 
     @abstractmethod
-    def scan(self, directory: Path, names: Sequence[str]) -> Found:
+    def scan(self, directory: Path, names: Sequence[str], seen: Seen) -> Found:
         """Find the steps among the names of a directory."""
 
     @abstractmethod
@@ -67,8 +68,8 @@ class Shelf(ABC):
         """Tell which steps the names of a directory speak of, complete or not."""
 
     @abstractmethod
-    def look(self, directory: Path, step: int) -> StepInfo | IncompleteStep | None:
-        """Look for one step."""
+    def look(self, directory: Path, step: int, seen: Seen | None = None) -> StepInfo | IncompleteStep | None:
+        """Look for one step. What was `seen` of it before is not read again while its files are the same."""
 
     def look_again(self, info: StepInfo) -> StepInfo | IncompleteStep | None:
         """Look for a step where it was found."""

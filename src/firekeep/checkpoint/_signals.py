@@ -24,6 +24,11 @@ class SignalWatch:
         self._old: dict[signal.Signals, Any] = {}
         self._pid = os.getpid()
 
+    @property
+    def active(self) -> bool:
+        """Whether signals come here."""
+        return bool(self._old)
+
     def install(self, signals: Iterable[int]) -> None:
         """Take over the signals; raises RuntimeError outside the main thread, where Python allows no handlers."""
         if threading.current_thread() is not threading.main_thread():

@@ -16,6 +16,7 @@ from firekeep.checkpoint._folders import Folders
 from firekeep.checkpoint._lock import locked, try_flock
 from firekeep.checkpoint._names import ASIDE, DOOMED, WRITING, scratch_name, scratch_of, step_of
 from firekeep.checkpoint._retention import KeepBest, Policy, doomed
+from firekeep.checkpoint._seen import Seen
 from firekeep.checkpoint._shelf import Pen, Shelf, clear, listed
 from firekeep.checkpoint._step import IncompleteStep, StepInfo
 from firekeep.limits import DEFAULT_LIMITS, Limits
@@ -30,12 +31,16 @@ def scan_steps(directory: str | os.PathLike[str], *, layout: Layout | None = Non
 
     Without a `layout` it is told from what is there: folders `step-00000001` are firekeep's, files `model-1.bpk` Burn's.
     """
-    folder = Path(directory)
+    return _scan(Path(directory), layout, Seen())
+
+
+def _scan(folder: Path, layout: Layout | None, seen: Seen) -> Catalog:
     names = listed(folder)
     if layout is None:
         ours = any(step_of(name) is not None for name in names)
         layout = "burn" if not ours and any(part_of(name) is not None for name in names) else "firekeep"
-    steps, incomplete = SHELVES[layout].scan(folder, names)
+    steps, incomplete = SHELVES[layout].scan(folder, names, seen)
+    seen.forget_others({info.step for info in steps})
     return Catalog(
         directory=folder,
         layout=layout,
@@ -55,6 +60,8 @@ class Store:
     digest: bool = False
     lock_timeout: float = 60.0
     limits: Limits = field(default=DEFAULT_LIMITS)
+    seen: Seen = field(default_factory=Seen, repr=False, compare=False)
+    """What was read of steps: none is read twice while its files are the same."""
 
     @property
     def shelf(self) -> Shelf:
@@ -63,12 +70,12 @@ class Store:
 
     def scan(self) -> Catalog:
         """Look at the directory."""
-        return scan_steps(self.directory, layout=self.layout)
+        return _scan(self.directory, self.layout, self.seen)
 
     def latest(self) -> StepInfo | None:
         """Find the complete step of the highest number; steps below it are not looked at."""
         names = listed(self.directory)
-        if any(found is not None and found[2] == ASIDE for found in map(scratch_of, names)):
+        if any(map(_is_aside, names)):
             return self.scan().latest()  # what stands aside may still be the step
         steps = sorted(self.shelf.numbers(names), reverse=True)
         looked = (self.find(step) for step in steps)
@@ -79,6 +86,12 @@ class Store:
         names = listed(self.directory)
         aside = {found[0] for name in names if (found := scratch_of(name)) is not None and found[2] == ASIDE}
         return any(number > step for number in aside | self.shelf.numbers(names))
+
+    def is_unclear(self, catalog: Catalog) -> bool:
+        """Say whether there is something of a step that was not among the complete ones of a reading: it may be being replaced."""
+        names = listed(self.directory)
+        known = {info.step for info in catalog.steps}
+        return not known.issuperset(self.shelf.numbers(names)) or any(map(_is_aside, names))
 
     def incomplete_after(self, step: int) -> tuple[IncompleteStep, ...]:
         """Give the steps above this one that cannot be used, and why."""
@@ -136,10 +149,11 @@ class Store:
         self, policy: Policy, *, best: KeepBest | None, spared: Collection[int] = (), dry_run: bool = False
     ) -> tuple[tuple[StepInfo, ...], tuple[StepInfo, ...]]:
         """Delete the steps that need not stay, oldest first, and give those that stayed and those that went."""
-        steps, gone = self._doomed(policy, best, spared)
+        steps, gone = self._doomed(self._glance(spared), policy, best, spared)
         if gone and not dry_run:
             with self._locked():
-                steps, gone = self._doomed(policy, best, spared)  # as it is now that nobody changes it
+                # As it is now that nobody changes it.
+                steps, gone = self._doomed(self.scan().steps, policy, best, spared)
                 folders = [(self.directory / scratch_name(info.step, DOOMED), info.step) for info in gone]
                 for info, (folder, _) in zip(gone, folders, strict=True):
                     self.shelf.take(self.directory, info, into=folder)
@@ -148,11 +162,24 @@ class Store:
         numbers = {info.step for info in gone}
         return tuple(info for info in steps if info.step not in numbers), gone
 
+    def _glance(self, written: Collection[int]) -> tuple[StepInfo, ...]:
+        """Give the steps as they were when they were looked at last, but for those from the first one just written on.
+
+        That is enough to see that none needs to go, in no more time than it takes to list the names. What has become of a step
+        meanwhile is seen when one is to go: then all are looked at.
+        """
+        names = listed(self.directory)
+        if not written or any(map(_is_aside, names)):
+            return self.scan().steps
+        first = min(written)
+        known = ((step, self.seen.last(step) if step < first else None) for step in self.shelf.numbers(names))
+        looked = (info or self.shelf.look(self.directory, step, self.seen) for step, info in known)
+        return tuple(sorted((info for info in looked if isinstance(info, StepInfo)), key=lambda info: info.step))
+
     def _doomed(
-        self, policy: Policy, best: KeepBest | None, spared: Collection[int]
+        self, steps: tuple[StepInfo, ...], policy: Policy, best: KeepBest | None, spared: Collection[int]
     ) -> tuple[tuple[StepInfo, ...], tuple[StepInfo, ...]]:
         """Give all steps, and those that may go."""
-        steps = self.scan().steps
         gone = doomed(steps, policy, now=time.time(), best=best, spared=spared)
         return steps, tuple(info for info in gone if not info.folder.is_symlink())  # what somebody links here is theirs
 
@@ -195,6 +222,12 @@ class Store:
             yield f"what a killed process left of step {step} was removed" + (
                 f"; files of others are in {left}" if left else ""
             )
+
+
+def _is_aside(name: str) -> bool:
+    """Say whether a name is that of a step that is being replaced."""
+    found = scratch_of(name)
+    return found is not None and found[2] == ASIDE
 
 
 def _is_stale(folder: Path, pid: int) -> bool:

@@ -72,6 +72,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _invoke(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
     try:
         with commands.make_context("firekeep", list(arguments)) as context:
             code = commands.invoke(context)

@@ -121,16 +121,20 @@ def for_command_line(text: str) -> str:
 def _option(found: re.Match[str]) -> str:
     import ast
     import shlex
+    import warnings
 
     name, value = found.groups()
     if value == "...":
         return _dashed(name)
     try:
-        given = ast.literal_eval(value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an escape that is none
+            given = ast.literal_eval(value)
         return " ".join(
             f"{_dashed(name)} {shlex.quote(each)}" for each in (given if isinstance(given, list) else [given])
         )
-    except (SyntaxError, ValueError, TypeError):  # a file's own text that only looks like an argument
+    # A file's own text may only look like an argument, and be more than a parser of Python takes.
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return found[0]
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from firekeep.cli._output import LONGEST, columns, pad, plain, shape, shorten, shown, width
+from firekeep.cli._output import LONGEST, columns, folded, pad, plain, shape, shorten, shown, width
 from firekeep.cli._tree import Line, Row, draw, grow
-from firekeep.wording import count, lines, middle, size
+from firekeep.wording import WIDTH, count, middle, size
 
-_LINE = 80
 _SIZE = 7
 _MOST_SHAPE = 18
 _LEAST_NAME = 24
@@ -26,15 +25,18 @@ def tree(rows: Sequence[Row], *, fold: bool) -> list[str]:
     extent = min(_MOST_SHAPE, max(len(_extent(line)) for line in lines))
     ids = max((len(row.param_id) + 2 for row in rows if row.param_id), default=0)
     longest = max(width(line.text) for line in lines)
-    room = max(_LEAST_NAME, _LINE - (2 + dtype + 2 + extent + 2 + _SIZE + ids))
+    room = max(_LEAST_NAME, WIDTH - (2 + dtype + 2 + extent + 2 + _SIZE + ids))
     name = min(room, longest) if fold else longest
-    drawn = [_tree_line(line, name=name, dtype=dtype, extent=extent) for line in lines]
+    drawn = []
+    for line in lines:
+        drawn += _tree_lines(line, name=name, dtype=dtype, extent=extent, whole=not fold)
     if any(line.times > 1 for line in lines):
         drawn += ["", "Alike subtrees are shown once: --all shows every tensor."]
     return drawn
 
 
-def _tree_line(line: Line, *, name: int, dtype: int, extent: int) -> str:
+def _tree_lines(line: Line, *, name: int, dtype: int, extent: int, whole: bool) -> list[str]:
+    """Give a line, and what else is known of its tensor on lines of its own where there is no room; a `whole` one stays one."""
     node, row = line.node, line.node.row
     cells = [
         pad(middle(line.text, name), name),
@@ -42,7 +44,13 @@ def _tree_line(line: Line, *, name: int, dtype: int, extent: int) -> str:
         pad(_extent(line), extent),
         pad(size((row.nbytes if row else node.nbytes) * line.times), _SIZE, right=True),
     ]
-    return "  ".join([*cells, *_remarks(row)])
+    remarks = _remarks(row)
+    told = "  ".join([*cells, *remarks])
+    if whole or width(told) <= WIDTH:
+        return [told]
+    ids = [remark for remark in remarks if row is not None and remark == row.param_id]
+    rest = [remark for remark in remarks if remark not in ids]
+    return ["  ".join([*cells, *ids]), *(part for remark in rest for part in folded(remark, indent=line.below))]
 
 
 def _extent(line: Line) -> str:
@@ -139,7 +147,7 @@ def _outline(value: Any, indent: str, everything: bool) -> Iterator[str]:
             yield from _outline(item, indent + "  ", everything)
         else:
             told = f"{label} {_leaf(item, everything)}"
-            yield from [f"{indent}{told}"] if everything else lines([told], indent=indent)
+            yield from [f"{indent}{told}"] if everything else folded(told, indent=indent)
     if len(few) < len(items):
         yield f"{indent}... {len(items) - len(few):,} more: --all shows them"
 

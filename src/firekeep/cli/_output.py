@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from firekeep.wording import WIDTH, lines, middle
+from firekeep.wording import WIDTH, headline, lines, middle
 
 LONGEST = 160
 LONGEST_NAME = 64
@@ -65,6 +65,12 @@ def folded(text: str, *, indent: str = "") -> Iterator[str]:
     """Escape a text and break it into lines of 80 columns; a word that fits in none is cut in the middle."""
     words = (middle(escape(word), WIDTH - len(indent) - 2) for word in text.split(" "))
     return lines([" ".join(words)], indent=indent)
+
+
+def headed(path: str, facts: str) -> list[str]:
+    """Give a headline about a file, the facts on lines of their own where they do not fit beside the path, which is never broken."""
+    first, *rest = headline(f"{escape(path)}:", escape(facts)).split("\n")
+    return [first, *lines(part.strip() for part in rest)]
 
 
 _COMMAND = re.compile(r"`[^`]*`")

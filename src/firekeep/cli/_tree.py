@@ -139,11 +139,15 @@ def _is_number(label: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the drawn tree: guides and label, the node it ends at, and how many such nodes it stands for."""
+    """One line of the drawn tree: guides and label, the node it ends at, how many such nodes it stands for.
+
+    `below` are the guides of a further line for the same node.
+    """
 
     text: str
     node: Node
     times: int
+    below: str
 
 
 def draw(root: Node) -> Iterator[Line]:
@@ -154,23 +158,24 @@ def draw(root: Node) -> Iterator[Line]:
     def walk(node: Node, before: str) -> Iterator[Line]:
         for place, child in enumerate(node.children):
             last = place == len(node.children) - 1
-            line = _joined(child, before + (corner if last else branch))
-            yield line
-            yield from walk(line.node, before + (blank if last else bar))
+            below = before + (blank if last else bar)
+            end, text, times = _joined(child, before + (corner if last else branch))
+            yield Line(text, end, times, below + (bar if end.children else blank))
+            yield from walk(end, below)
 
     for child in root.children:
-        line = _joined(child, "")
-        yield line
-        yield from walk(line.node, "")
+        end, text, times = _joined(child, "")
+        yield Line(text, end, times, bar if end.children else blank)
+        yield from walk(end, "")
 
 
-def _joined(node: Node, guides: str) -> Line:
+def _joined(node: Node, guides: str) -> tuple[Node, str, int]:
     text, times = guides + _label(node), node.times
     while node.row is None and len(node.children) == 1:
         node = node.children[0]
         text += f".{_label(node)}"
         times *= node.times
-    return Line(text, node, times)
+    return node, text, times
 
 
 def _label(node: Node) -> str:

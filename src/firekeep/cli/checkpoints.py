@@ -22,6 +22,11 @@ _DEFAULT = "valid_loss"
 _METRICS = 4
 """Columns of metrics that are shown; `--json` gives all."""
 
+_SOUGHT = (
+    "looked for: folders step-00000001, step-00000002 ... with a manifest.json, as CheckpointManager writes them; files model-1.bpk, "
+    "optim-1.bpk, scheduler-1.bpk ..., as Burn's Learner does"
+)
+
 
 @click.command(
     "checkpoints",
@@ -174,7 +179,7 @@ def _hints(catalog: Catalog) -> Sequence[str]:
     below = [catalog.directory / name for name in ("checkpoint", "checkpoints")]
     found = [f"there are steps in {place}: give that" for place in below if checkpoint.scan_steps(place).steps]
     other = None if found or catalog.incomplete else checkpoint.hint(catalog.directory)
-    return found if other is None else [other]
+    return found or ([_SOUGHT] if other is None else [other])
 
 
 def _document(catalog: Catalog, rule: KeepBest | None, report: PruneReport | None) -> dict[str, Any]:

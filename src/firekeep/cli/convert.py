@@ -92,7 +92,7 @@ def command(
 
     Tensors are copied as they are, one at a time, so that memory does not limit the size of the file. Filters speak
     SRC's names and come before renames. DST appears whole or not at all. Where SRC has digests, what is copied is compared
-    with them, and DST gets its own; archive checksums are for `firekeep verify`.
+    with them, and DST gets its own; the checksums of an archive are compared with --digest, and by `firekeep verify`.
 
     With --layout, weights are turned round and renamed as a framework has them ("flax" is NNX); where nothing tells what a
     tensor belongs to, or which way round it lies, that is refused.

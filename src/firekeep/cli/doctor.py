@@ -45,7 +45,7 @@ def command(*, files: tuple[str, ...], as_json: bool) -> int:
 
 
 def _show(found: Diagnosis) -> Iterator[str]:
-    yield f"{_output.escape(found.path or 'this')}: {_output.escape(found.title)}"
+    yield from _output.headed(found.path or "this", found.title)
     label_width = max((len(label) for label, _ in found.facts), default=0)
     for label, text in found.facts:
         first, *more = [*_output.folded(_output.shorten(text), indent=" " * (label_width + 4))] or [""]

@@ -13,7 +13,7 @@ from firekeep.cli import _layers, _listing, _output, _records
 from firekeep.cli._errors import YES
 from firekeep.cli._options import as_json_option, examples
 from firekeep.cli._tree import Row
-from firekeep.wording import count, headline, lines, size
+from firekeep.wording import count, size
 
 if TYPE_CHECKING:
     from firekeep.opened import OpenedFile
@@ -54,7 +54,7 @@ def command(
 
     Only the table of contents is read, so the size of the file does not matter. Numbered subtrees that are alike are
     shown once, as in layers.{0..29}. Sizes are in decimal units (1 MB is 1,000,000 bytes). FILE may also be a folder
-    of safetensors shards, or their index.
+    of shards, safetensors or PyTorch files, or their index.
 
     Of the record of an optimizer the moments are shown below the names of their parameters, and its options by groups; of that of a
     scheduler its counters. --all shows the file's own ids and texts, too.
@@ -117,8 +117,7 @@ def _headline(opened: OpenedFile, rows: Sequence[Row], record: RecordDescription
     nbytes = _file_bytes(opened)
     if nbytes is not None:
         facts.append(size(nbytes))
-    told = headline(f"{_output.escape(opened.path or '')}:", ", ".join(facts)).split("\n")
-    return [told[0], *(line for rest in told[1:] for line in lines([rest.strip()]))]
+    return _output.headed(opened.path or "", ", ".join(facts))
 
 
 def _file_bytes(opened: OpenedFile) -> int | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from firekeep.cli import _output, _reports
 from firekeep.cli._options import as_json_option, examples, files_argument
-from firekeep.wording import count
+from firekeep.wording import WIDTH, count
 
 if TYPE_CHECKING:
     from firekeep.formats.pytorch._report import ScanGlobal, ScanReport
@@ -48,7 +48,7 @@ def _show(report: ScanReport, *, everything: bool) -> Iterator[str]:
     yield f"{_output.escape(report.path or 'this')}: {_verdict(report)}"
     told = [found for found in report.globals if everything or found.verdict != "safe"]
     few = told if everything else told[:_SOME]
-    yield from _output.columns([_cells(found) for found in few], indent="  ")
+    yield from _table(few)
     if len(few) < len(told):
         yield f"  and {count(len(told) - len(few), 'name')} more: --all shows them"
     if report.damaged is not None:
@@ -70,7 +70,28 @@ def _verdict(report: ScanReport) -> str:
     return f"not known to be safe, {count(unknown, 'unknown name')} {where}"
 
 
-def _cells(found: ScanGlobal) -> tuple[str, ...]:
+def _table(found: Sequence[ScanGlobal]) -> Iterator[str]:
+    """Give one line a name; where that is too long with the member it stands in, below the name of the member."""
+    beside = _output.columns([_cells(one, member=True) for one in found], indent="  ")
+    if all(_output.width(line) <= WIDTH for line in beside):
+        yield from beside
+        return
+    members: dict[str, list[ScanGlobal]] = {}
+    for one in found:
+        members.setdefault(one.member, []).append(one)
+    for member, held in members.items():
+        yield from [f"  in {_output.shown(member)}:"] if member else []
+        indent = "    " if member else "  "
+        rows = [_cells(one, member=False) for one in held]
+        drawn = _output.columns(rows, indent=indent)
+        if any(_output.width(line) > WIDTH for line in drawn):
+            drawn = [
+                line for verdict, name, done in rows for line in (f"{indent}{verdict}  {name}", f"{indent}  {done}")
+            ]
+        yield from drawn
+
+
+def _cells(found: ScanGlobal, *, member: bool) -> tuple[str, str, str]:
     done = "called" if found.called else "imported"
-    where = f" of {_output.shown(found.member)}" if found.member else ""
+    where = f" of {_output.shown(found.member)}" if member and found.member else ""
     return found.verdict, _output.shown(found.path), f"{done} {found.count} x, byte {found.offset}{where}"

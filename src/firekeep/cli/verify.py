@@ -26,7 +26,8 @@ def command(*, files: tuple[str, ...], values: bool, as_json: bool) -> int:
     """Check that each FILE is whole: structure, sizes, archive checksums, recorded digests.
 
     With --values every number is read, too: NaN is an error, infinite values are a warning. Exit code 0 when every
-    file is whole, 1 when something is wrong with one, 2 when one could not be checked.
+    file is whole, 1 when something is wrong with one (an empty file is damaged, too), 2 when one could not be checked:
+    there is no such file, or it is of no format that is known.
     """
     from firekeep import api
 

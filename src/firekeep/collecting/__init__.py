@@ -9,20 +9,32 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from firekeep._version import __version__
-from firekeep.applying import told_entries, told_outline
+from firekeep.applying import tell_rewriting, told_entries, told_outline
 from firekeep.bridges import at_once, bridge_of
 from firekeep.collecting._job import Collection, CollectJob
 from firekeep.collecting._names import COUNTER, rename, uncut
 from firekeep.collecting._others import LeftOutWarning, others_of, warn_of_others
 from firekeep.collecting._report import SaveReport
+from firekeep.collecting._shared import with_shared
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError, UnsupportedError
 from firekeep.formats import Contents, Format
 from firekeep.garbage import collector_paused
 from firekeep.layouts import COLUMNS, CONVENTIONS, LAYOUT, UNSPECIFIED, columns_of, tell_steps, tell_sums
-from firekeep.likeness import Likeness, moved
+from firekeep.likeness import Likeness, is_cut
 from firekeep.rules import Losses, PathFilter, can_cast, cast
-from firekeep.rules.layout import BIASES, merged_biases, translate, write_biases
+from firekeep.rules.layout import (
+    BIASES,
+    LAYERS,
+    merged_biases,
+    moved,
+    tell_reader,
+    tellable,
+    translate,
+    with_facts,
+    write_biases,
+    write_layers,
+)
 from firekeep.saving import tie
 from firekeep.scalars import Scalar
 from firekeep.slots import Constants, Convention, Layer, Outline
@@ -50,6 +62,8 @@ def collect(obj: Any, job: CollectJob) -> Collection:
     if others := others_of(outline, job.chosen):
         told = f"left out, being no tensors: {some([one.name for one in others])}"
         made = replace(made, others=others, steps=(*made.steps, told))
+    if outline.rewriting:
+        made = replace(made, steps=(*made.steps, f"{tell_rewriting(outline)} as they lie in the model"))
     return made
 
 
@@ -86,15 +100,19 @@ def arrange(
     steps: list[str] = []
     biases: str | None = None
     layout = _target(outline, job)
+    marked = with_shared(outline, layout)
+    told = () if layout is None else tellable(marked, layout)
     if layout is not None and layout != outline.convention:
         like = None if job.like is None else job.like.read_by(job.load_surgery, job.load_renames)
-        told = outline.convention is not None and not outline.bare
+        known = outline.convention is not None and not outline.bare
         if like is not None and job.surgery:  # whose tensors are those after the surgery and the renames
             like = like.uncut(job.surgery, job.remapper, layout)
         elif like is not None and job.remapper:
             like = like.before(job.remapper.rename([entry.name for entry in made]).names)
-        laid = lay_out(made, outline, layout=layout, like=like, told=told, holds_scalars=job.holds_scalars)
+        outline = replace(outline, layers=marked)
+        laid = lay_out(made, outline, layout=layout, like=like, told=known, holds_scalars=job.holds_scalars)
         made, scalars, steps, biases = list(laid.entries), dict(laid.scalars), list(laid.steps), laid.biases
+        told = laid.told
     losses = Losses()
     if job.dtype is not None:
         casts = Counter(str(entry.dtype) for entry in made if can_cast(entry, job.dtype))
@@ -104,12 +122,16 @@ def arrange(
     before = [entry.name for entry in made]
     made = rename(made, replace(job, layout=layout), steps)
     names = dict(zip(before, (entry.name for entry in made), strict=True))
+    told = tuple(moved(told, names)) if told else ()
+    if told and write_layers(told) is None:
+        steps.append(f"what no tensor tells of {count(len(told), 'layer')} is too long to be kept in the metadata")
     made = uncut(made, job.load_surgery) if job.load_surgery else made
     return Collection(
         entries=tuple(tie(made, job.ties)),
         layout=layout,
         layers=tuple(moved(outline.layers, names)) if layout == outline.convention else (),
         scalars=follow(scalars, names),
+        told=told,
         biases=biases,
         left_out=left_out,
         steps=tuple(steps),
@@ -131,7 +153,7 @@ def _target(outline: Outline, job: CollectJob) -> Convention | None:
 class LaidOut:
     """Tensors in another layout, what became scalars of them, and what was done, in words. `origins` maps new names to the old ones.
 
-    `biases` are those that the layout has the sum of, for the metadata of the file.
+    `biases` are those that the layout has the sum of, and `told` the layers of which no tensor tells all, for the metadata of the file.
     """
 
     entries: tuple[TensorEntry, ...]
@@ -139,6 +161,7 @@ class LaidOut:
     scalars: Mapping[str, Scalar]
     steps: tuple[str, ...]
     biases: str | None = None
+    told: tuple[Layer, ...] = ()
 
 
 def lay_out(
@@ -148,17 +171,19 @@ def lay_out(
     layout: Convention,
     like: Likeness | None = None,
     told: bool = False,
+    facts: tuple[Layer, ...] = (),
     holds_scalars: bool = True,
 ) -> LaidOut:
     """Give tensors as another layout has them; raises `UnsupportedError` naming all that it has no place for.
 
     Layers that the outline does not know are those of `like`; raises `RuleError` where nothing tells them. With `told` an outline
-    without layers is that of a model which has none of any known kind. What becomes scalars is left out where these have no place.
+    without layers is that of a model which has none of any known kind. `facts` are what a file tells of layers, which only it knows.
+    What becomes scalars is left out where these have no place.
     """
     source, layers = outline.convention, outline.layers
     if entries and (source is None or not (layers or told)):
         source, layers = _evidence(entries, layout, like, source)
-    source = source or layout
+    source, layers = source or layout, with_facts(layers, facts)
     made = translate(entries, layers, source=source, target=layout)
     if made.problems:
         for entry in entries:
@@ -191,6 +216,7 @@ def lay_out(
         scalars=scalars if holds_scalars else {},
         steps=tuple(steps),
         biases=biases,
+        told=tell_reader(layers, source=source, target=layout),
     )
 
 
@@ -203,14 +229,18 @@ def _evidence(
     raise RuleError(
         f"what layers these {count(len(entries), 'tensor')} belong to is not known, and the layout {layout!r} turns some of "
         "them round and not others",
-        remedy=f"Give like= a model or {_telling_file(source, layout)}, or keep the layout they have.",
+        remedy=f"Give like= a model or {_telling_file(entries, source, layout)}, or keep the layout they have.",
     )
 
 
-def _telling_file(source: Convention | None, layout: Convention) -> str:
+def _telling_file(entries: Sequence[TensorEntry], source: Convention | None, layout: Convention) -> str:
     """Name the kind of file that tells layers of bare tensors: of the other layout where names and shapes are enough."""
     pair = {source or layout, layout}
-    if pair in ({"torch", "burn"}, {"torch", "flax"}, {"torch", "linen"}):
+    if not is_cut(entry.name for entry in entries) and pair in (
+        {"torch", "burn"},
+        {"torch", "flax"},
+        {"torch", "linen"},
+    ):
         return "a file of that layout with the same layers"
     return "a PyTorch file of a whole model with the same layers"
 
@@ -247,6 +277,8 @@ def contents_of(
         own[LAYOUT] = collection.layout
     if collection.layout == "burn" and (columns := columns_of(collection.layers)):
         own[COLUMNS] = json.dumps(sorted(columns))
+    if (told := write_layers(collection.told)) is not None:
+        own[LAYERS] = told
     if collection.biases is not None:
         own[BIASES] = collection.biases
     entries = collection.entries if row.holds_param_ids else [replace(e, param_id=None) for e in collection.entries]
@@ -254,4 +286,13 @@ def contents_of(
     return Contents(entries=entries, metadata={**own, **metadata}, scalars=kept)
 
 
-__all__ = ["CollectJob", "Collection", "LeftOutWarning", "SaveReport", "arrange", "collect", "contents_of", "warn_of_others"]
+__all__ = [
+    "CollectJob",
+    "Collection",
+    "LeftOutWarning",
+    "SaveReport",
+    "arrange",
+    "collect",
+    "contents_of",
+    "warn_of_others",
+]

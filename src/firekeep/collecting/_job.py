@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from firekeep.collecting._others import Other
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
 from firekeep.likeness import Likeness
@@ -25,11 +26,15 @@ class Collection:
     layout: Convention | None
     layers: tuple[Layer, ...] = ()
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    told: tuple[Layer, ...] = ()
+    """Layers of which a reader in the layout has to know what no tensor tells, with that."""
     biases: str | None = None
     """Biases that the layout has the sum of, as the metadata of a file keep them."""
     constants: tuple[Constants, ...] = ()
     """What the model computes with beside its tensors; of parts without any, where nothing is renamed."""
     left_out: tuple[str, ...] = ()
+    others: tuple[Other, ...] = ()
+    """What the model holds that is no tensor, and no filter leaves out."""
     steps: tuple[str, ...] = ()
     losses: Losses = field(default_factory=Losses)
 

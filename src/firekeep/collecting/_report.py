@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from firekeep.showing import Shown
 from firekeep.wording import count, lines, some
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveReport(os.PathLike[str]):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SaveReport(Shown, os.PathLike[str]):
     """What was written: a path, and what was done to the tensors on the way."""
 
     path: Path
@@ -23,6 +24,8 @@ class SaveReport(os.PathLike[str]):
     left_out: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     overflowed: Mapping[str, int] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    """Values of the model that are no tensors, and not in the file."""
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)
@@ -38,6 +41,7 @@ class SaveReport(os.PathLike[str]):
             "left_out": list(self.left_out),
             "steps": list(self.steps),
             "overflowed": dict(self.overflowed),
+            "others": list(self.others),
         }
 
     def __str__(self) -> str:

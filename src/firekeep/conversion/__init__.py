@@ -14,7 +14,7 @@ from pathlib import Path
 from firekeep import digests
 from firekeep.collecting import follow, lay_out
 from firekeep.conversion._casts import cast_all, require_dtypes
-from firekeep.conversion._check import check_entries
+from firekeep.conversion._check import Attester, check_entries
 from firekeep.conversion._counters import counters_of
 from firekeep.conversion._job import Job, Plan
 from firekeep.conversion._metadata import merge
@@ -28,14 +28,23 @@ from firekeep.formats import Format, OpenOptions
 from firekeep.formats._signatures import shell_name
 from firekeep.garbage import collector_paused
 from firekeep.layouts import CONVENTIONS, layout_of
-from firekeep.likeness import Likeness, likeness_of
+from firekeep.likeness import Likeness, behind, likeness_of
 from firekeep.loading import choose, refuse_without_bytes
 from firekeep.opened import OpenedFile, Readable, open_file
 from firekeep.parts import Part, take_part
 from firekeep.rules import DTypeLike, KeyRemapper, Renaming, name_dtype
-from firekeep.rules.layout import BIASES, read_biases, restore_biases, without_collections
+from firekeep.rules.layout import (
+    BIASES,
+    LAYERS,
+    moved,
+    read_biases,
+    read_layers,
+    restore_biases,
+    without_collections,
+    write_layers,
+)
 from firekeep.saving import choose_format, tie
-from firekeep.slots import Outline
+from firekeep.slots import Convention, Outline
 from firekeep.verification import read_digests
 from firekeep.wording import count, quote, some
 
@@ -125,27 +134,35 @@ def _refuse_nothing(part: Part, row: Format, entries: Mapping[str, TensorEntry])
 
 
 def _check(plan: Plan, options: OpenOptions, job: Job) -> Job:
-    """Compare what will be drawn with the source's digests, if it has any; the new file then has its own."""
+    """Compare what will be drawn with the source's digests, if it has any; the new file then has its own.
+
+    Where it is to have digests, what the source has no digest of is compared with the checksums of its archive: they would certify damage.
+    """
     source = plan.part.opened
     known, faults = read_digests(source, options)
     plan.notes += [f"the digests of the source could not be used, and are not carried over: {each}" for each in faults]
-    if not known:
-        if digests.KEY in source.metadata and not faults:
-            plan.notes.append("the source's table of digests names no tensor: none was compared")
-        return job
-    plan.entries, plan.checked = check_entries(plan.entries, known, source.filled(), path=source.path)
-    if left := len(plan.entries) - plan.checked:
+    if not known and digests.KEY in source.metadata and not faults:
+        plan.notes.append("the source's table of digests names no tensor: none was compared")
+    if known:
+        job = replace(job, digest=True)
+    if job.digest:
+        plan.attester = Attester(source.container.attest, path=source.path)
+        plan.entries, plan.checked = check_entries(plan.entries, known, source, plan.attester)
+    if known and (left := len(plan.entries) - plan.checked):
         plan.notes.append(f"the source has no digest of {count(left, 'tensor')}: copied as they are")
-    return replace(job, digest=True)
+    return job
 
 
 def _rework(plan: Plan, job: Job) -> None:
     """Lay out, then cast, then rename, then tie."""
+    if LAYERS not in job.metadata:
+        plan.told = read_layers(plan.part.opened.metadata)
     _lay_out(plan, job)
     plan.renaming = _rename(job.remapper, [entry.name for entry in plan.entries])
     plan.notes += _idle(plan.renaming)
     names = plan.renaming.names
     plan.scalars = follow(plan.scalars, names)
+    _keep_told(plan, job)
     cast_all(plan, job.dtype)
     require_dtypes(plan, job.limits)
     renamed = [entry if entry.name == names[entry.name] else entry.renamed(names[entry.name]) for entry in plan.entries]
@@ -172,12 +189,13 @@ def _lay_out(plan: Plan, job: Job) -> None:
         )
     if source == "linen":
         _leave_collections(plan, job)
-    like = None if job.like is None else _like_of(plan, job)
+    like = None if job.like is None else _like_of(plan, job, layout=job.layout)
     convention = next(known for known in CONVENTIONS if known == source)
     outline = Outline(slots=(), convention=convention, layers=held.layers, modules=held.submodules)
     holds = plan.row.holds_scalars
-    laid = lay_out(plan.entries, outline, layout=job.layout, like=like, holds_scalars=holds)
+    laid = lay_out(plan.entries, outline, layout=job.layout, like=like, facts=plan.told, holds_scalars=holds)
     plan.entries = list(laid.entries)
+    plan.told = laid.told
     _keep_biases(plan, laid.biases, job)
     if job.layout == "torch":
         counters = dict(counters_of(plan.scalars, plan.entries, job.chosen))
@@ -189,10 +207,15 @@ def _lay_out(plan: Plan, job: Job) -> None:
     plan.notes += laid.steps
 
 
-def _like_of(plan: Plan, job: Job) -> Likeness:
-    """Give what the reader looks for under the names of the source: its own are those after the renames."""
+def _like_of(plan: Plan, job: Job, *, layout: Convention | None = None) -> Likeness:
+    """Give what the reader looks for under the names of the source: its own are those after the renames, which come after a new layout."""
     like = likeness_of(job.like, OpenOptions(limits=job.limits))
-    return like.before(job.remapper.rename([entry.name for entry in plan.entries]).names) if job.remapper else like
+    names = [entry.name for entry in plan.entries]
+    if not job.remapper:
+        return like
+    if layout is not None:
+        return behind(like, names, job.remapper, layout=layout)
+    return like.before(job.remapper.rename(names).names)
 
 
 def _say_layout(opened: OpenedFile) -> str:
@@ -202,13 +225,14 @@ def _say_layout(opened: OpenedFile) -> str:
 
 
 def _leave_collections(plan: Plan, job: Job) -> None:
-    """Take Linen's collections off the names, as layers of other layouts have none; not where renames count on them."""
+    """Take Linen's collections off the names, as layers of other layouts have none; not where a rename is found by them."""
     names = without_collections(entry.name for entry in plan.entries)
     if all(old == new for old, new in names.items()):
         return
     if job.remapper:
-        after, before = job.remapper.rename(names.values()).names, job.remapper.rename(names).names
-        if any(before[old] != after[new] for old, new in names.items()):
+        after, before = job.remapper.rename(names.values()), job.remapper.rename(names)
+        same = all(before.names[old] == after.names[new] for old, new in names.items())
+        if not same and any(more > less for (_, more), (_, less) in zip(before.hits, after.hits, strict=True)):
             return
     plan.entries = [entry.renamed(names[entry.name]) for entry in plan.entries]
     plan.notes.append("the collections 'params' and 'batch_stats' were taken off the names")
@@ -224,6 +248,16 @@ def _keep_biases(plan: Plan, biases: str | None, job: Job) -> None:
         plan.merged.metadata.pop(BIASES, None)
     if biases is not None:
         plan.merged.metadata.setdefault(BIASES, biases)
+
+
+def _keep_told(plan: Plan, job: Job) -> None:
+    """Write what the metadata tell of layers under the new names, as far as it is still true."""
+    if LAYERS in job.metadata:
+        return
+    told = write_layers(moved(plan.told, plan.renaming.names))
+    plan.merged.metadata.pop(LAYERS, None)
+    if told is not None:
+        plan.merged.metadata[LAYERS] = told
 
 
 def _has_matrices(entries: Iterable[TensorEntry]) -> bool:
@@ -263,6 +297,7 @@ def _report(plan: Plan, opened: OpenedFile, written: Written, job: Job) -> Conve
         ties=find_ties(plan.entries),
         digests=job.digest,
         checked=0 if job.dry_run else plan.checked,
+        attested=0 if plan.attester is None else plan.attester.count,
         dropped=Dropped(
             scalars=() if row.holds_scalars else tuple(key for key in source.scalars if key not in plan.restored),
             param_ids=ids,

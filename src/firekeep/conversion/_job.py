@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from firekeep.conversion._check import Attester
 from firekeep.conversion._metadata import Merged
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
@@ -16,7 +17,7 @@ from firekeep.parts import Part
 from firekeep.rules import KeyRemapper, Losses, PathFilter, Renaming
 from firekeep.saving import Progress
 from firekeep.scalars import Scalar
-from firekeep.slots import Convention
+from firekeep.slots import Convention, Layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +52,12 @@ class Plan:
     excluded: tuple[str, ...]
     renaming: Renaming = Renaming({}, ())  # noqa: RUF009 - frozen
     scalars: dict[str, Scalar] = field(default_factory=dict)
+    told: tuple[Layer, ...] = ()
+    """Layers of which the metadata tell what no tensor does, under the names of `entries`."""
     restored: frozenset[str] = frozenset()
     """Scalars that became tensors."""
     checked: int = 0
+    attester: Attester | None = None
     losses: Losses = field(default_factory=Losses)
     casts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from firekeep.showing import Shown
 from firekeep.wording import count, headline, lines, quote, size, some
 
 
@@ -28,8 +29,8 @@ class Dropped:
         return "; ".join(filter(None, told))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversionReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ConversionReport(Shown):
     """What `convert` did, tensor by tensor where something was done to it; `str()` tells it, `to_dict()` gives it as plain data.
 
     `nbytes` are those of the files, `destinations` the files, an index last. `left_out` are tensors outside the one part of a
@@ -61,6 +62,8 @@ class ConversionReport:
     """Whether the new file has digests: on request, or because the source has."""
     checked: int = 0
     """Tensors that were compared with the digests the source has of them."""
+    attested: int = 0
+    """Tensors that were compared with the checksums of the archive they lie in: when digests are written."""
     dropped: Dropped = field(default_factory=Dropped)
     removed: tuple[str, ...] = ()
     """Files of an older set under the same name, which the new one does not use."""
@@ -88,6 +91,7 @@ class ConversionReport:
             "ties": dict(self.ties),
             "digests": self.digests,
             "checked": self.checked,
+            "attested": self.attested,
             "dropped": {
                 "scalars": list(self.dropped.scalars),
                 "param_ids": self.dropped.param_ids,
@@ -109,6 +113,9 @@ class ConversionReport:
         yield f"{count(self.tensors, 'tensor')}, {size(self.nbytes)}, {self.layout} layout{extra}"
         if self.checked:
             yield f"compared with the source's digests: {count(self.checked, 'tensor')}"
+        if self.attested:
+            of_all = "" if self.attested == self.tensors else f"{self.attested:,} of "
+            yield f"compared with the checksums of the source's archive: {of_all}{count(self.tensors, 'tensor')}"
         if len(self.destinations) > 1:
             yield f"files: {', '.join(self.destinations)}"
         if self.left_out:

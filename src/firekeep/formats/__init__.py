@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from firekeep.errors import UnsupportedError
 from firekeep.formats._protocol import (
@@ -30,6 +31,7 @@ __all__ = [
     "OpenOptions",
     "Severity",
     "Shards",
+    "files_of_set",
     "format_for_suffix",
     "open_path",
     "open_source",
@@ -141,10 +143,36 @@ def open_source(source: Source, options: OpenOptions) -> Container:
 
 
 def open_path(path: str, options: OpenOptions) -> tuple[Container, Source] | None:
-    """Open a directory or a safetensors index as one sharded set; None for any other path.
+    """Open a directory or an index (`*.index.json`) as one sharded set, of safetensors or of PyTorch files; None for any other path.
 
-    The source given back is the index (or the only file of the directory); the shards are the container's own.
+    A directory without an index opens when it holds a single safetensors file. All headers are read and compared with the index,
+    both ways. Names in an index are names of files beside it, never paths. The source given back is the index (or the only file of the
+    directory); the shards are the container's own. Raises `FormatError` naming what is missing or doubled.
     """
-    from firekeep.formats.safetensors import open_shards
+    place = Path(path)
+    if not path:  # no file's name, and no other name of the current directory
+        return None
+    if place.is_dir():
+        from firekeep.formats import _sets
 
-    return open_shards(path, options)
+        return _sets.open_directory(place, options, _set_readers())
+    if place.suffix == ".json" and place.is_file():
+        from firekeep.formats import _sets
+
+        return _sets.open_index(place, options, _set_readers())
+    return None
+
+
+def files_of_set(path: str, options: OpenOptions) -> list[Path] | None:
+    """Give the files that an index names; None for a path to anything else."""
+    place = Path(path)
+    if place.suffix != ".json" or not place.is_file():
+        return None
+    from firekeep.formats import _sets
+
+    return _sets.named_files(place, options)
+
+
+def _set_readers() -> Mapping[str, Reader]:
+    """Give the readers of what comes in sets: what is called as a PyTorch file may be anything, and is told by its content."""
+    return {"safetensors": FORMATS["safetensors"].reader(), "pytorch": open_source}

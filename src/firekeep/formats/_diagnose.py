@@ -20,7 +20,9 @@ from firekeep.errors import (
 from firekeep.formats import FORMATS, open_path
 from firekeep.formats._detect import identify
 from firekeep.formats._protocol import Container, Finding, OpenOptions
-from firekeep.formats._signatures import Identity, count_bytes, shell_name
+from firekeep.formats._signatures import COPY_AGAIN, Identity, count_bytes, shell_name
+from firekeep.formats._union import FILES_OF
+from firekeep.showing import Shown
 from firekeep.sources import Source
 from firekeep.wording import middle, size
 
@@ -31,11 +33,10 @@ _RUNS_CODE = "would have run code"
 """What the PyTorch reader says of a pickle that an unpickler must not see."""
 _CANNOT = " cannot be given: "
 """What it says of the tensors that have a problem."""
-_COPY_AGAIN = "Fetch or copy the file again: the missing bytes are not in it."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Diagnosis(Shown):
     """What a file is, in words. `str()` gives it as lines for people, `to_dict()` as plain data.
 
     `kind` is a short fixed name ("pytorch", "lfs-pointer", "zip-truncated"); `title` completes "this is ...". `opens` says
@@ -137,7 +138,7 @@ def diagnose_set(path: str, options: OpenOptions | None = None) -> Diagnosis | N
     try:
         return Diagnosis(
             kind=container.format if container.variant != "sharded" else "sharded-set",
-            title=f"{title} of safetensors files" if is_folder else title,
+            title=f"{title} of {FILES_OF[container.format]}" if is_folder else title,
             opens=True,
             path=path,
             facts=tuple(_describe(container)),
@@ -263,7 +264,7 @@ def _judge(error: FirekeepError) -> str:
 
 def _remedy(source: Source, error: FirekeepError) -> str | None:
     if isinstance(error, TruncatedError):
-        return _COPY_AGAIN
+        return COPY_AGAIN
     if isinstance(error, UnsafePickleError):
         return f"Load it nowhere else; see what it would call: `firekeep scan {shell_name(source)}`."
     if isinstance(error, LimitError | UnsupportedError):

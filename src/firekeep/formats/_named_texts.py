@@ -184,13 +184,14 @@ def _name_index(value: dict[str, Any]) -> Identity:
     facts = [("tensors", f"{len(names):,}")] if shards else []
     facts += [("shards", f"{len(shards):,}"), ("first shard", repr(shards[0][:100]))] if shards else []
     facts += [("bytes of tensors", f"{total:,}")] if isinstance(total, int) else []
-    if shards and all(shard.endswith(".safetensors") for shard in shards):
-        return Identity(
-            kind="safetensors-index",
-            title=f"the index of a sharded safetensors checkpoint in {len(shards)} files",
-            facts=tuple(facts),
-            next_step="Open it by its path, or the folder it is in: its shards are found beside it.",
-        )
+    for kind, suffixes in (("safetensors", ".safetensors"), ("pytorch", (".bin", ".ckpt", ".pt", ".pth"))):
+        if shards and all(shard.endswith(suffixes) for shard in shards):
+            return Identity(
+                kind=f"{kind}-index",
+                title=f"the index of a sharded {'PyTorch' if kind == 'pytorch' else kind} checkpoint in {len(shards)} files",
+                facts=tuple(facts),
+                next_step="Open it by its path, or the folder it is in: its shards are found beside it.",
+            )
     return Identity(
         kind="sharded-index",
         title=f"the index of a sharded checkpoint in {len(shards)} files"

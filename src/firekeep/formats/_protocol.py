@@ -61,6 +61,10 @@ def _no_findings() -> Iterator[Finding]:
     return iter(())
 
 
+def _no_checksum(_entry: TensorEntry) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
     """An open file: entries in the order their data lie, and what stands beside them.
@@ -88,6 +92,11 @@ class Container:
     """PyTorch: paths of modules that the file knows of, those without tensors too; the model's own, "", is not among them."""
     values: Callable[[], Any] = _no_values
     check: Callable[[], Iterator[Finding]] = _no_findings
+    attest: Callable[[TensorEntry], bool] = _no_checksum
+    """Compare what the bytes of one of its tensors are made of with the checksum that the file keeps of it, at most once for each
+    checksum; False where there is none. Raises `FormatError`, mostly `DigestError`."""
+    taken: Mapping[str, int] = field(default_factory=dict)
+    """PyTorch: what the file took of the limits that the files of a set share, by their names in `Limits`."""
     sources: tuple[Source, ...] = ()
     """Files this container opened besides the one it was given (shards)."""
 

@@ -15,6 +15,7 @@ HEAD = 4096
 
 OTHER_FILE = "Give the file that holds the weights instead."
 FETCH_AGAIN = "The download failed: fetch the file itself again."
+COPY_AGAIN = "Fetch, copy or save the file again: the missing bytes are not in it."
 
 DISTRIBUTED = (
     "The checkpoint is the whole folder, which firekeep does not read yet: "

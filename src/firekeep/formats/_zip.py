@@ -94,6 +94,7 @@ class ZipDirectory:
         self._bounds: dict[int, int] = {}
         self._more_notes = 0
         self._differing: set[str] = set()
+        self._attested: dict[str, Finding | None] = {}
         self.members: Mapping[str, ZipMember] = MappingProxyType(members)
         self.spans = spans
         self._notes = _note(source, end, members, spans)
@@ -246,6 +247,18 @@ class ZipDirectory:
             )
         return None
 
+    def attest(self, member: ZipMember) -> bool:
+        """Compare a member with its checksum, unless that was done before; False where the writer kept none.
+
+        Raises `DigestError`. A deflated member is always compared when it is drawn, and not read for this.
+        """
+        if member.method == STORED and member.name not in self._attested:
+            self._attested[member.name] = self.check(member)
+        found = self._attested.get(member.name)
+        if found is not None and found.severity == "error":
+            raise DigestError(found.message)
+        return member.crc != 0 or (member.method == STORED and found is None)
+
 
 class InflatedBlob(Blob):
     """The bytes of a deflated member, inflated each time they are drawn: never more than declared, and checked at the end."""
@@ -261,6 +274,11 @@ class InflatedBlob(Blob):
     def view(self) -> memoryview:
         """Inflate into a fresh buffer; raises `FormatError` for damaged data, `DigestError` for a wrong checksum."""
         return memoryview(self.inflate()).toreadonly()
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether there is a checksum, with which the bytes are compared whenever they are drawn."""
+        return self._member.crc != 0
 
     def inflate(self, *, verify: bool = True) -> bytearray:
         """Inflate into a fresh buffer, with or without a look at the checksum."""

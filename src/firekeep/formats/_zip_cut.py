@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from firekeep.dtypes import BY_STORAGE
 from firekeep.errors import TruncatedError
+from firekeep.formats._signatures import COPY_AGAIN
 from firekeep.formats._zip_records import (
     CENTRAL_MAGIC,
     FLAG_DESCRIPTOR,
@@ -26,7 +27,6 @@ _INSTRUCTIONS_READ = 300_000
 _MEMBERS_WALKED = 100_000
 _SMALL_MEMBER = 1 << 16
 _DESCRIPTOR_MAGIC = b"PK\x07\x08"
-_AGAIN = "Fetch or copy the file again: the missing bytes are not in it."
 
 
 class _Local(NamedTuple):
@@ -64,7 +64,7 @@ def describe_cut(source: Source) -> TruncatedError:
         message += f"; it stops inside the archive's directory at {stop.directory}, and all members are there"
     elif stop.last is not None:
         message += f"; it stops after {source.size} bytes, in or after member {quote(stop.last)}{detail}"
-    return TruncatedError(message, limit=limit, actual=source.size, remedy=_AGAIN)
+    return TruncatedError(message, limit=limit, actual=source.size, remedy=COPY_AGAIN)
 
 
 def _search_tail(source: Source) -> tuple[_Stop, int | None, str]:

@@ -12,6 +12,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from firekeep.errors import HeaderError, LimitError, MetadataError, TruncatedError, UnsupportedError
+from firekeep.formats._signatures import COPY_AGAIN
 from firekeep.garbage import collector_paused
 from firekeep.limits import Limits
 from firekeep.sources import Source
@@ -109,6 +110,7 @@ def _find_end_record(source: Source, stop: int) -> int | None:
             offset=position,
             limit=stop + missing,
             actual=stop,
+            remedy=COPY_AGAIN,
         )
     return next(iter(fits or followed), None)
 

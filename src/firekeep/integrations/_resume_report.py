@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from firekeep.showing import Shown
+
 
 class ResumeWarning(UserWarning):
     """A run does not go on exactly as it would have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ResumeReport(Shown):
     """How exactly a run went on. `reasons` say why it did not, `changed` what else decides the bits of a result and is another now."""
 
     epoch: int

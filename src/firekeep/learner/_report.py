@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from firekeep.checkpoint import StepRestored
+from firekeep.showing import Shown
 from firekeep.training import RestoreReport
 from firekeep.wording import count, lines
 
 EpochRecord = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class FitReport(Shown):
     """A fit: how far it went, why it ended, and what it went on from.
 
     `stopped` is None for a run that is complete, "early stopping", or the name of the signal that interrupted it. `resumed` is the step

@@ -11,14 +11,15 @@ from firekeep.applying import LoadJob, variants_of
 from firekeep.bridges import BRIDGES, bridge_of
 from firekeep.errors import RuleError
 from firekeep.formats import OpenOptions
+from firekeep.likeness._behind import behind
 from firekeep.likeness._file import of_file, outline_of_file
+from firekeep.likeness._joined import is_cut
 from firekeep.likeness._likeness import FLAXES, Likeness
-from firekeep.likeness._moved import moved
 from firekeep.rules.layout import tell_facts
 from firekeep.slots import Outline
 from firekeep.views import ghost
 
-__all__ = ["Likeness", "likeness_of", "moved", "outline_of_file", "telling_of"]
+__all__ = ["Likeness", "behind", "is_cut", "likeness_of", "outline_of_file", "telling_of"]
 
 
 def likeness_of(like: Any, options: OpenOptions) -> Likeness:

@@ -13,14 +13,15 @@ from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError
 from firekeep.formats import OpenOptions
 from firekeep.layouts import BURNS, CONVENTIONS, layout_of
+from firekeep.likeness._joined import CUT, WHOLE, joined, parts
 from firekeep.likeness._likeness import Likeness, flax_of, other_names, without_collections_of
-from firekeep.likeness._moved import moved, parts_of
 from firekeep.matching import Plan, Want, plan
 from firekeep.opened import OpenedFile, open_file
-from firekeep.rules.layout import layers_from_flax, layers_from_like, translate_layers
+from firekeep.rules.layout import layers_from_flax, layers_from_like, moved, parts_of, translate_layers
 from firekeep.slots import Convention, Layer, Outline, Slot
 from firekeep.supply import Supply
 from firekeep.views import ghost
+from firekeep.wording import some
 
 
 def of_file(like: Any, options: OpenOptions) -> Likeness:
@@ -94,9 +95,11 @@ def _layers_of_both(
             )
         return told
     paths = {layer.path for layer in told}
+    met = list(_paired(like, offered))
+    _refuse_cut(like, offered, told=paths, unmet=turned.difference(mine.name for mine, _ in met))
     pairs = [
         (mine, theirs)
-        for mine, theirs in _paired(like, offered)
+        for mine, theirs in met
         if paths.isdisjoint(parts_of(mine.name))
         and (theirs.shape == mine.shape or _is_turned(mine, theirs))
         and (mine.name in turned or not _is_square(mine))
@@ -104,6 +107,18 @@ def _layers_of_both(
     mine, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     found = layers_from_like(mine, theirs) if own == "torch" else layers_from_like(theirs, mine)
     return (*told, *(found if own == "torch" else translate_layers(found, source="torch", target=own)))
+
+
+def _refuse_cut(like: Likeness, offered: Sequence[TensorEntry], *, told: set[str], unmet: set[str]) -> None:
+    """Refuse where one side has in one what the other has in parts, and neither tells of what layer."""
+    names = [entry.name for entry in offered if told.isdisjoint(parts_of(entry.name))]
+    wanted = [entry.name for entry in like.entries if entry.name in unmet and told.isdisjoint(parts_of(entry.name))]
+    whole, cut = (joined(wanted), parts(names)) if like.layout == "torch" else (joined(names), parts(wanted))
+    if whole and cut:
+        raise RuleError(
+            f"what is {some(whole, 2)} in PyTorch is {some(cut, 2)} in Burn ({CUT}), and neither file tells of what layer",
+            remedy=f"Give {WHOLE} in place of the state dict, or load into the model itself, which knows its layers.",
+        )
 
 
 def _is_square(entry: TensorEntry) -> bool:

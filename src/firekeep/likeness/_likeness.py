@@ -10,10 +10,18 @@ from firekeep.applying import without_variants
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError
 from firekeep.layouts import BURNS, CONVENTIONS
-from firekeep.likeness._moved import moved, parts_of
+from firekeep.likeness._joined import CUT, WHOLE, joined, parts
 from firekeep.matching import MatchOptions, Want
 from firekeep.rules import KeyRemapper
-from firekeep.rules.layout import layers_from_flax, layers_from_like, translate, translate_layers, without_collections
+from firekeep.rules.layout import (
+    layers_from_flax,
+    layers_from_like,
+    moved,
+    parts_of,
+    translate,
+    translate_layers,
+    without_collections,
+)
 from firekeep.rules.surgery import Surgery
 from firekeep.slots import Convention, Layer
 from firekeep.wording import some
@@ -118,11 +126,12 @@ class Likeness:
             self._require_all(entries)
             return source, layers_from_like(entries, self.entries)
         if self.layout == layout and self.entries and (flax := flax_of(source, layout)) is not None:
-            held = without_collections_of(self.entries)
             if layout == "torch":
-                layers = layers_from_flax(held, entries, convention=flax, given="flax")
+                layers = layers_from_flax(self.entries, entries, convention=flax, given="flax")
                 return source, translate_layers(layers, source="torch", target=flax)
-            return source, layers_from_flax(entries, held, convention=flax, given="torch")
+            return source, layers_from_flax(
+                entries, without_collections_of(self.entries), convention=flax, given="torch"
+            )
         shapes_tell = {source, layout} == set(BURNS) or flax_of(source, layout) is not None
         file = f"a file whose layout is {layout!r}" if shapes_tell else "a PyTorch file of a whole model"
         raise RuleError(
@@ -147,6 +156,8 @@ class Likeness:
             burns = entry.name.rpartition(".")[2] in ("gamma", "beta", "alpha")
             if known.isdisjoint(names if burns else (entry.name,)) and (burns or len(entry.shape) == 2):
                 unclear.append(entry.name)
+        if parts(unclear) and joined(known):
+            raise self._cut(unclear, f"in the layout 'torch' {len(parts(unclear)):,} of them are joined ({CUT})")
         if unclear:
             raise RuleError(
                 f"{self.what} has nothing like {some(unclear)}, which may lie otherwise in the layout 'torch'",
@@ -161,11 +172,19 @@ class Likeness:
             for entry in entries
             if known.isdisjoint((entry.name, *other_names(entry.name))) and entry.name.rpartition(".")[2] != _COUNTER
         ]
+        if joined(unclear) and parts(known):
+            raise self._cut(unclear, f"in the layout 'burn' {len(joined(unclear)):,} of them are cut up ({CUT})")
         if unclear:
             raise RuleError(
                 f"{self.what} has nothing like {some(unclear)}, which may lie otherwise, or have other names, in the layout 'burn'",
                 remedy="Give like= a model or a file that has them, rename them to the names it has, or leave them out with exclude.",
             )
+
+    def _cut(self, unclear: Sequence[str], how: str) -> RuleError:
+        return RuleError(
+            f"{self.what} has nothing like {some(unclear)}: {how}, which no renames do and two files do not tell",
+            remedy=f"Give like= a model, or {WHOLE}: that tells its layers. Or leave them out with exclude.",
+        )
 
     def require(self, entries: Sequence[TensorEntry], layout: str) -> None:
         """Refuse tensors, which lie as `layout` has them, of which these have nothing; where these do not tell it, anything goes."""

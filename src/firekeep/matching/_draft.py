@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from firekeep.entry import TensorEntry
-from firekeep.matching._lists import Renumbering, Side, find_renumbering
+from firekeep.matching._lists import Renumbering, Side, elements_of, find_renumbering
 from firekeep.matching._words import Ambiguity, MatchOptions, Via, Want
 
 Read = Callable[[str], str]
@@ -98,9 +98,9 @@ class Both:
         if read not in self._models:
             spread = _spread(self.wants, read)
             shapes = [want.shape for want in self.wants]
-            modules = frozenset(map(read, self.options.modules))
+            modules, keyed = (frozenset(map(read, paths)) for paths in (self.options.modules, self.options.keyed))
             sides = [
-                Side(spread.names(level), shapes, modules, spread.others(level + 1))
+                Side(spread.names(level), shapes, modules, spread.others(level + 1), keyed=keyed)
                 for level in (0, 2)
                 if spread.levels[level]
             ]
@@ -127,7 +127,8 @@ class Draft:
     odd: dict[int, Found] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
     doubts: dict[int, Ambiguity] = field(default_factory=dict)
-    lists: list[Ambiguity] = field(default_factory=list)
+    lists: dict[tuple[frozenset[int], int], Ambiguity] = field(default_factory=dict)
+    """What is in doubt about lists, by the wants in them and the lists around."""
     renumberings: list[Renumbering] = field(default_factory=list)
 
     @property
@@ -164,8 +165,13 @@ class Draft:
 
     def _renumber(self, models: Sequence[Side], file: Side) -> list[Renumbering]:
         made = [find_renumbering(model, file) for model in models]
-        for one in made:
-            self.lists += [doubt for doubt in one.doubts if doubt not in self.lists]
+        for model, one in zip(models, made, strict=True):
+            for (
+                parent,
+                doubt,
+            ) in one.doubts.items():  # a list that has another name under another reading is told of once
+                places = frozenset(place for element in model.lists[parent].values() for place in element)
+                self.lists.setdefault((places, len(elements_of(parent))), doubt)
         self.renumberings += made
         return made
 

@@ -37,7 +37,8 @@ def elements_of(name: str) -> list[tuple[str, int]]:
 class Side:
     """The names of one side, which of them lie in which element of which list, and the paths of all modules, if known.
 
-    `others` gives further names of the same tensor, by place; `sources` the names before renames, where there were any.
+    `others` gives further names of the same tensor, by place; `sources` the names before renames, where there were any. `keyed` are
+    paths under which numbers are keys.
     """
 
     names: Sequence[str]
@@ -45,6 +46,7 @@ class Side:
     modules: frozenset[str] = frozenset()
     others: Mapping[int, Sequence[str]] = field(default_factory=dict)
     sources: Sequence[str] = ()
+    keyed: frozenset[str] = frozenset()
     lists: dict[str, dict[int, list[int]]] = field(default_factory=dict)
     _ranks: Renumbering | None = None
 
@@ -74,6 +76,7 @@ class Side:
                 {
                     parent: {number: rank for rank, number in enumerate(sorted(found))}
                     for parent, found in self.lists.items()
+                    if parent not in self.keyed
                 }
             )
         return self._ranks
@@ -85,8 +88,7 @@ class Renumbering:
 
     maps: dict[str, Numbers] = field(default_factory=dict)
     parents: dict[str, str] = field(default_factory=dict)
-    doubts: list[Ambiguity] = field(default_factory=list)
-    doubted: set[str] = field(default_factory=set)
+    doubts: dict[str, Ambiguity] = field(default_factory=dict)
     parts: dict[str, tuple[str, Numbers]] = field(default_factory=dict)
     """Of the lists in doubt those that agree but begin late on one side: the file's list, and which number would stand for which."""
     used: set[str] = field(default_factory=set)
@@ -132,7 +134,7 @@ def find_renumbering(model: Side, file: Side) -> Renumbering:
     for parent in sorted(model.lists, key=lambda name: name.count(".")):
         there = made.apply(parent)
         mine, theirs = sorted(model.lists[parent]), sorted(file.lists.get(there, ()))
-        if len(mine) != len(theirs) or mine == theirs:
+        if len(mine) != len(theirs) or mine == theirs or parent in model.keyed:
             continue
         if not _agree(model, file, (parent, mine), (there, theirs)):
             continue
@@ -143,8 +145,7 @@ def find_renumbering(model: Side, file: Side) -> Renumbering:
         if doubt is None and file.sources and not keeps_order(file, there, theirs):
             doubt = _MOVED
         if doubt is not None:
-            made.doubts.append(Ambiguity(want=spell(parent, mine), candidates=(spell(there, theirs),), reason=doubt))
-            made.doubted.add(parent)
+            made.doubts[parent] = Ambiguity(want=spell(parent, mine), candidates=(spell(there, theirs),), reason=doubt)
             continue
         made.settle(parent, there, dict(zip(mine, theirs, strict=True)))
     return made

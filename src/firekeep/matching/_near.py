@@ -15,6 +15,9 @@ NEAR = 0.7
 _COMPARED = 1_000_000
 """Pairs of names that are compared in all: past that, only names with the same last segment, and of those the first."""
 
+_SAME_PLACE = 0.05
+"""What it counts for a name to have the same indices of lists: layers.0 is hardly meant where layers.1 is wanted."""
+
 _VARIANT = re.compile(r"(?<=\.)[A-Z][^.]*[a-z][^.]*\.")
 
 
@@ -52,6 +55,11 @@ def _nothing(one: Want | TensorEntry) -> object:  # noqa: ARG001 - a key like th
 
 def _last(one: Want | TensorEntry) -> object:
     return one.name[one.name.rfind(".") + 1 :]
+
+
+def _indices(name: str) -> tuple[str, ...]:
+    """Give the parts of a name that are places in lists."""
+    return tuple(part for part in name.split(".") if part.isdecimal())
 
 
 _Block = tuple[list[Want], list[TensorEntry]]
@@ -128,7 +136,12 @@ class _Search:
             score_cutoff=NEAR,
             dtype=np.float64,
         )
-        order = np.argsort(-scores, axis=None, kind="stable")
+        known: dict[tuple[str, ...], int] = {}
+        places = [
+            np.array([known.setdefault(_indices(one.name), len(known)) for one in side]) for side in (wants, offers)
+        ]
+        worth = np.where(scores > 0, scores + _SAME_PLACE * np.equal.outer(*places), 0)
+        order = np.argsort(-worth, axis=None, kind="stable")
         order = order[: int((scores > 0).sum())]
         free_wants, free_offers = set(range(len(wants))), set(range(len(offers)))
         for place in order:

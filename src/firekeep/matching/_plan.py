@@ -143,11 +143,15 @@ def _settled(draft: Draft) -> Plan:
         clashes=tuple(clashes),
         unreadable=tuple(unreadable),
         steps=tuple(_steps(draft)),
-        ambiguities=(*draft.lists, *(doubt for want, doubt in draft.doubts.items() if want not in draft.found)),
+        ambiguities=(
+            *draft.lists.values(),
+            *(doubt for want, doubt in draft.doubts.items() if want not in draft.found),
+        ),
         offered=len(draft.both.offers),
     )
-    doubted = {parent for one in draft.renumberings for parent in one.doubted}
-    return replace(made, unsure=find_unsure(made, doubted, draft.both.options))
+    doubted = {parent: doubt for one in draft.renumberings for parent, doubt in one.doubts.items()}
+    unsure, moved = find_unsure(made, doubted, draft.both.options)
+    return replace(made, unsure=unsure, hints=tuple(moved))
 
 
 def _heap(

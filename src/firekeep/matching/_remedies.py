@@ -13,7 +13,7 @@ from firekeep.folding import is_number
 from firekeep.matching._order import exchanges_alike
 from firekeep.matching._plan import plan
 from firekeep.matching._rewrites import find_rewrites
-from firekeep.matching._whole_lists import find_whole_lists
+from firekeep.matching._whole_lists import find_fitting_lists, find_whole_lists
 from firekeep.matching._words import MatchOptions, Plan, Want
 from firekeep.rules import KeyRemapper
 from firekeep.wording import count
@@ -90,8 +90,10 @@ def _matching(
 def _renumbering(
     made: Plan, wants: Sequence[Want], offers: Sequence[TensorEntry], options: MatchOptions
 ) -> Iterator[Remedy]:
-    """Give all elements of lists the numbers of the model, in their order, where they may be a part of a longer one."""
+    """Give elements of lists the numbers of the model, in their order: all of a part of a longer one, or those that fit in one way."""
     shift = find_whole_lists(wants, offers, options) if made.ambiguities else None
+    if shift is None and made.mismatched:
+        shift = find_fitting_lists(wants, offers)
     if shift is None:
         return
     tried = _followed(shift.rules, wants, offers, options)

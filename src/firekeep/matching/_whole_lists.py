@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from firekeep.entry import TensorEntry
+from firekeep.matching._alignment import align, sides_of
 from firekeep.matching._lists import Numbers, Side, find_renumbering, spell
 from firekeep.matching._words import MatchOptions, Want
 from firekeep.matching._wrappers import common_lead
@@ -32,14 +33,31 @@ def find_whole_lists(wants: Sequence[Want], offers: Sequence[TensorEntry], optio
     lead = common_lead([offer.name for offer in offers])
     for off, on in dict.fromkeys((("", ""), (lead, ""), (lead, common_lead([want.name for want in wants])))):
         found = _parts(wants, offers, options, off=off, on=on)
-        names = {offer.name for offer in offers}
-        rules = [rule for part in found for rule in _rules(off + part.theirs, part.numbers, names)]
-        if found and len(rules) <= _MOST:
-            first, *others = found
-            theirs, mine = list(first.numbers.values()), list(first.numbers)
-            told = f"{spell(off + first.theirs, theirs)} of the file are {spell(on + first.mine, mine)} of the model"
-            return Shift(tuple(rules), f"{told}, and other lists likewise" if others else told)
+        if (shift := _shift(found, {offer.name for offer in offers}, off=off, on=on)) is not None:
+            return shift
     return None
+
+
+def find_fitting_lists(wants: Sequence[Want], offers: Sequence[TensorEntry]) -> Shift | None:
+    """Look for lists of which more elements fit under other numbers, and in one way only: some were put in, taken out or reshaped."""
+    model, file = sides_of(wants, offers)
+    found: list[_Part] = []
+    for parent in sorted(model.lists.keys() & file.lists.keys(), key=lambda name: (name.count("."), name)):
+        inside = any(parent.startswith(f"{other.mine}." if other.mine else "") for other in found)
+        made = None if inside else align(model, file, parent, parent)
+        if made is not None and made.shifted and made.moved and len(made.sure) == made.most:
+            found.append(_Part(parent, parent, made.moved))
+    return _shift(found, {offer.name for offer in offers})
+
+
+def _shift(found: Sequence[_Part], names: AbstractSet[str], *, off: str = "", on: str = "") -> Shift | None:
+    rules = [rule for part in found for rule in _rules(off + part.theirs, part.numbers, names)]
+    if not found or len(rules) > _MOST:
+        return None
+    first, *others = found
+    theirs, mine = list(first.numbers.values()), list(first.numbers)
+    told = f"{spell(off + first.theirs, theirs)} of the file are {spell(on + first.mine, mine)} of the model"
+    return Shift(tuple(rules), f"{told}, and other lists likewise" if others else told)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,11 @@ class Ambiguity:
     candidates: tuple[str, ...]
     reason: str
 
+    @property
+    def speaks_of(self) -> tuple[str, tuple[str, ...]]:
+        """What it is a doubt about, whatever the reason."""
+        return self.want, self.candidates
+
     def __str__(self) -> str:
         return f"{self.want!r}: {self.reason}: {', '.join(map(repr, self.candidates))}"
 
@@ -84,12 +89,14 @@ class MatchOptions:
     """How far names may be apart, and what is known of either side besides its tensors.
 
     `match` "exact" pairs equal names only. `modules` are the paths of all parts of the model as the file's convention names them, those
-    without tensors too; `submodules` are the file's own (the keys of a state dict's `_metadata`), after the same renames as the offers.
+    without tensors too, `keyed` those in which numbers are keys and no places. `submodules` are the file's own parts (the keys of a state
+    dict's `_metadata`), after the same renames as the offers.
     `sources` are the names that renamed offers had before. Empty means that nothing is known.
     """
 
     match: Literal["auto", "exact"] = "auto"
     modules: frozenset[str] = frozenset()
+    keyed: frozenset[str] = frozenset()
     submodules: frozenset[str] = frozenset()
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -115,6 +122,8 @@ class Plan:
     offered: int = 0
     unsure: Mapping[str, Ambiguity] = field(default_factory=dict)
     """By the want's name, pairs that only a strict load may keep, which refuses what else is wrong with their list."""
+    hints: tuple[Ambiguity, ...] = ()
+    """Elements of lists that may be others of the file, which a strict load is told by a remedy."""
 
     @property
     def found(self) -> tuple[Pair, ...]:
@@ -157,14 +166,15 @@ class Plan:
             pairs=kept(self.pairs),
             missing=missing,
             ambiguities=tuple(one for one in self.ambiguities if one.want in names),
+            hints=(),
             mismatched=kept(self.mismatched),
             clashes=kept(self.clashes),
             unreadable=kept(self.unreadable),
         )
 
     def cautious(self) -> Plan:
-        """Give the plan without its unsure pairs: a load that takes what fits must not take what only seems to."""
-        if not self.unsure:
+        """Give the plan without its unsure pairs, and with its hints: a load that takes what fits must not take what only seems to."""
+        if not self.unsure and not self.hints:
             return self
 
         def sure(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
@@ -172,6 +182,7 @@ class Plan:
 
         parted = [pair for pair in self.found if pair.want.name in self.unsure]
         doubts = dict.fromkeys(self.unsure[pair.want.name] for pair in parted)
+        said = {doubt.speaks_of for doubt in doubts}  # and more of it
         return replace(
             self,
             pairs=sure(self.pairs),
@@ -180,8 +191,9 @@ class Plan:
             mismatched=sure(self.mismatched),
             clashes=sure(self.clashes),
             unreadable=sure(self.unreadable),
-            ambiguities=tuple(dict.fromkeys((*self.ambiguities, *doubts))),
+            ambiguities=(*(one for one in self.ambiguities if one.speaks_of not in said), *doubts, *self.hints),
             unsure={},
+            hints=(),
         )
 
     def refusals(self, policy: Policy) -> tuple[str, ...]:

@@ -229,6 +229,8 @@ def one_count(
     live: OptimizerState, states: dict[str, dict[str, Any]], dropped: dict[str, str], changed: list[str]
 ) -> None:
     """Drop the states of parameters that have made different numbers of steps, where optax counts one for all of them."""
+    if not is_optax(live.base):
+        return
     for group in range(len(live.groups)):
         mine = [one for one in live.params if one.group == group and STEP in one.state]
         steps = {one.path: as_number(states[one.path].get(STEP)) for one in mine if one.path in states}

@@ -17,6 +17,7 @@ from firekeep.records._kinds import RANK, RECORD, kind_of
 from firekeep.records._optimizer_read import Saved, read_state
 from firekeep.records._optimizer_write import OPTIMIZER, STATE
 from firekeep.records._stand_ins import as_number, put_back
+from firekeep.rules.layout import LAYERS
 from firekeep.tagged import TensorAt, decode, join_tensors, split_tensors
 from firekeep.wording import count, some
 
@@ -231,7 +232,7 @@ def _of_optimizer(opened: OpenedFile) -> RecordDescription:
 
 
 def _consumed(opened: OpenedFile, *, is_global: bool) -> Iterator[str]:
-    yield from ("firekeep.layout", SAVE, OPTIMIZER, RECORD)
+    yield from ("firekeep.layout", LAYERS, SAVE, OPTIMIZER, RECORD)
     yield from (key for key in opened.metadata if key.startswith(STATE) or key.isdecimal())
     yield from (key for key in opened.scalars if is_global or key.partition(".")[0].isdecimal())
 

@@ -11,7 +11,7 @@ from firekeep.bridges._states import ParamState
 from firekeep.entry import TensorEntry
 from firekeep.ids import ParamId
 from firekeep.records._derived_ids import derive_ids
-from firekeep.rules.layout import translate, translate_layers
+from firekeep.rules.layout import Route, route_of
 from firekeep.slots import Convention, Layer
 from firekeep.views import ghost
 
@@ -42,9 +42,11 @@ class FileLayout:
     """All parameters of an optimizer as files have them, and the way there and back for tensors of the same shapes."""
 
     layout: Convention | None
-    layers: tuple[Layer, ...]
-    source: Convention | None
     params: tuple[FileParam, ...]
+    route: Route | None = None
+    """The way from the model's tensors to those of the file; None where these lie alike."""
+    crossed: frozenset[str] = frozenset()
+    """Parameters of the model that lie otherwise in a file of its own layout, which was taken of layers with other facts."""
 
     @classmethod
     def of(
@@ -53,15 +55,19 @@ class FileLayout:
         layers: tuple[Layer, ...],
         layout: Convention | None,
         source: Convention | None = "torch",
+        told: Sequence[Layer] = (),
     ) -> FileLayout:
-        """Lay out parameters that are named and shaped as `source` has them.
+        """Lay out parameters that are named and shaped as `source` has them; `told` are layers as the file tells of them.
 
         What the layout has no form of keeps its own; where one of the two is not known, all do.
         """
         ghosts = [ghost(one.path, one.dtype, one.shape, one.param_id) for one in params]
-        if layout is None or source is None or layout == source:
-            return cls(layout=layout, layers=layers, source=source, params=tuple(map(_as_it_is, ghosts)))
-        made = translate(ghosts, layers, source=source, target=layout, sums="refuse")
+        route = None
+        if layout is not None and source is not None and (layout != source or told):
+            route = route_of(layers, told, source=source, target=layout)
+        if route is None or not route.legs:
+            return cls(layout=layout, params=tuple(map(_as_it_is, ghosts)))
+        made = route.forth(ghosts, sums="refuse")
         ids: dict[str, ParamId | None] = {one.path: one.param_id for one in params}
         found = [
             FileParam(
@@ -75,7 +81,8 @@ class FileLayout:
         ]
         housed = {name for one in found for name in one.origins}
         found += [_as_it_is(entry) for entry in ghosts if entry.name not in housed]
-        return cls(layout=layout, layers=layers, source=source, params=tuple(found))
+        crossed = {name for new in made.steps for name in made.origins[new]} if layout == source else set()
+        return cls(layout=layout, params=tuple(found), route=route, crossed=frozenset(crossed))
 
     def by_name(self) -> dict[str, FileParam]:
         """Map the names in the file to the parameters."""
@@ -83,26 +90,19 @@ class FileLayout:
 
     def lay_out(self, entries: Sequence[TensorEntry]) -> list[TensorEntry]:
         """Give tensors that lie as the model's parameters do, and are called like them, as the file has them."""
-        if self.layout is None or self.source is None or self.layout == self.source:
+        if self.route is None:
             return list(entries)
-        made = translate(entries, self.layers, source=self.source, target=self.layout, sums="refuse")
+        made = self.route.forth(entries, sums="refuse")
         homeless = {*made.problems, *made.no_counterpart}
         return [*made.entries, *(entry for entry in entries if entry.name in homeless)]
 
     def take_back(self, entries: Sequence[TensorEntry]) -> tuple[list[TensorEntry], Mapping[str, str]]:
         """Give tensors that lie as the file has them as the model does; and for each name in the file what went wrong with it."""
-        if self.layout is None or self.source is None or self.layout == self.source:
+        if self.route is None:
             return list(entries), {}
-        layers = translate_layers(self.layers, source=self.source, target=self.layout)
         kept = {one.name for one in self.params if one.origins == (one.name,) and not one.step}
         plain = [entry for entry in entries if entry.name in kept]
-        made = translate(
-            [entry for entry in entries if entry.name not in kept],
-            layers,
-            source=self.layout,
-            target=self.source,
-            sums="refuse",
-        )
+        made = self.route.back([entry for entry in entries if entry.name not in kept], sums="refuse")
         return [*plain, *made.entries], made.problems
 
 

@@ -13,7 +13,7 @@ from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import ExistsError, FirekeepError
 from firekeep.formats import FORMATS, Contents, OpenOptions
 from firekeep.limits import DEFAULT_LIMITS, Limits
-from firekeep.opened import OpenedFile, Readable, open_file
+from firekeep.opened import OpenedFile, Readable, is_readable, no_file, open_file, require_name
 from firekeep.saving import Progress, prepare, publish
 
 SUFFIX = ".bpk"
@@ -21,13 +21,13 @@ SUFFIX = ".bpk"
 
 def record_path(path: str | os.PathLike[str]) -> Path:
     """Give the path that a record is written to: `.bpk` is added unless the name ends in exactly that ("model-1.0" gets one too)."""
-    given = os.fsdecode(path)
+    given = require_name(path)
     return Path(given) if given.endswith(SUFFIX) else Path(given + SUFFIX)
 
 
 def find_record(path: str | os.PathLike[str]) -> Path:
     """Give the path that a record is read from: with `.bpk` added, or as it is where only that is a file."""
-    given, full = Path(os.fsdecode(path)), record_path(path)
+    given, full = Path(require_name(path)), record_path(path)
     return given if not full.exists() and given.is_file() else full
 
 
@@ -62,6 +62,8 @@ def record_bytes(contents: Contents, *, limits: Limits = DEFAULT_LIMITS) -> byte
 
 def open_record(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> OpenedFile:
     """Open a record, held open for its tensors to be drawn when they are used."""
+    if not is_readable(source):
+        raise no_file(source, remedy="A record of an object at hand is what `of` takes, where this loads a file.")
     options = OpenOptions(limits=limits)
     return open_file(find_record(source) if isinstance(source, str | os.PathLike) else source, options)
 

@@ -24,7 +24,7 @@ from firekeep.records._derived_ids import derive_ids
 from firekeep.records._files import copied, open_record, record_bytes, write_record
 from firekeep.records._kinds import RANK, kind_of
 from firekeep.report import LoadReport
-from firekeep.rules.layout import translate
+from firekeep.rules.layout import LAYERS, translate, write_layers
 from firekeep.saving import Progress
 from firekeep.scalars import Scalar
 from firekeep.slots import Convention, Layer, Outline
@@ -78,9 +78,13 @@ class ModuleRecord:
         metadata = {} if chosen in ("burn", None) else {LAYOUT: str(chosen)}
         if outline.convention is None:
             metadata = {LAYOUT: "unspecified" if chosen is None else chosen}
+        if (told := write_layers(made.told)) is not None:
+            metadata[LAYERS] = told
         contents = Contents(entries=found, metadata=metadata, scalars=dict(made.scalars))
         layers: tuple[Layer, ...] = made.layers
-        return cls(contents, supply_of_entries(found, layout=chosen, layers=layers, scalars=made.scalars))
+        return cls(
+            contents, supply_of_entries(found, layout=chosen, layers=layers, scalars=made.scalars, told=made.told)
+        )
 
     @classmethod
     def load(cls, path: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Self:

@@ -16,9 +16,11 @@ from firekeep.records._file_params import FileLayout, FileParam
 from firekeep.records._groups import plan_groups
 from firekeep.records._optimizer_read import Saved, SavedParam, SavedState
 from firekeep.records._optimizer_report import OptimizerReport
+from firekeep.records._optimizer_write import STATE
 from firekeep.records._stand_ins import as_number, put_back
 from firekeep.records._states import Fields, settle
 from firekeep.rules import KeyRemapper
+from firekeep.rules.layout import moved
 from firekeep.slots import Layer
 from firekeep.wording import count, quote, some
 
@@ -65,7 +67,8 @@ def plan_restoration(
     unfilled: Collection[str] = (),
 ) -> Planned:
     """Pair states with parameters, bring them into the live optimizer's form, and check that its step can take them."""
-    files = FileLayout.of(live.params, layers, saved.layout, live.convention)
+    told = tuple(moved(saved.told, _renamed(saved, remapper))) if saved.told else ()
+    files = FileLayout.of(live.params, layers, saved.layout, live.convention, told)
     planned = Planned(saved=saved, live=live, files=files, unfilled=unfilled)
     _match(planned, remapper)
     if saved.kind is None:
@@ -106,8 +109,7 @@ def _match(planned: Planned, remapper: KeyRemapper) -> None:
     """Find the live parameter of each saved one."""
     saved, files = planned.saved, planned.files
     known = _saved_params(saved)
-    names = {one.path for one in known if one.path is not None}
-    renamed = remapper.rename(sorted(names)).names if names else {}
+    renamed = _renamed(saved, remapper)
     by_id = {int(home.param_id): home for home in files.params} if planned.live.has_ids else {}
     by_name = files.by_name()
     taken: set[str] = set()
@@ -137,6 +139,11 @@ def _match(planned: Planned, remapper: KeyRemapper) -> None:
     for state in saved.states.values():
         for path in _paths(planned, state):
             planned.told.setdefault(path, state)
+
+
+def _renamed(saved: Saved, remapper: KeyRemapper) -> Mapping[str, str]:
+    names = {one.path for one in _saved_params(saved) if one.path is not None}
+    return remapper.rename(sorted(names)).names if names else {}
 
 
 def _saved_params(saved: Saved) -> list[SavedParam]:
@@ -242,7 +249,13 @@ def _plan_param(
     if (why := fields.problems.get(one.path)) is not None:
         planned.dropped[one.path] = why
         return
-    same = planned.saved.convention == planned.live.convention
+    crossed = one.path in planned.files.crossed
+    if crossed and told is not None and _keeps_more(fields, told):
+        planned.dropped[one.path] = (
+            "what is kept of it beside its moments lies as the layer has it that it was taken of"
+        )
+        return
+    same = planned.saved.convention == planned.live.convention and not crossed
     if same and told is not None and told.state and told.shape != one.shape:
         planned.dropped[one.path] = f"its shape was {list(told.shape)}, and is {list(one.shape)} now"
         return
@@ -267,6 +280,12 @@ def _plan_param(
     else:
         planned.states[one.path] = state
         planned.changed += _roundings(planned, one, told)
+
+
+def _keeps_more(fields: Fields, told: SavedState) -> bool:
+    """Say whether tensors are kept that no field of Burn's holds, which are not turned round."""
+    start = f"{STATE}{told.param_id}."
+    return any(name.startswith(start) and len(entry.shape) > 1 for name, entry in fields.tensors.items())
 
 
 def _turned_otherwise(planned: Planned, told: SavedState) -> str | None:

@@ -13,8 +13,9 @@ from firekeep.formats import Contents
 from firekeep.layouts import LAYOUT, UNSPECIFIED, check_layout
 from firekeep.records._kinds import RANK, kind_of
 from firekeep.records._optimizer_write import OPTIMIZER, STATE, VERSION
+from firekeep.rules.layout import read_layers
 from firekeep.scalars import Scalar
-from firekeep.slots import Convention
+from firekeep.slots import Convention, Layer
 from firekeep.tagged import decode
 
 
@@ -68,6 +69,8 @@ class Saved:
     extra: Any = None
     params: dict[int, SavedParam] = field(default_factory=dict)
     states: dict[int, SavedState] = field(default_factory=dict)
+    told: tuple[Layer, ...] = ()
+    """Layers of the file of which its metadata tell what no tensor does."""
     rest: Any = None
     order: tuple[int, ...] = ()
     tensors: Mapping[str, TensorEntry] = field(default_factory=dict)
@@ -86,6 +89,7 @@ def read_state(contents: Contents, *, where: str | None = None) -> Saved:
     saved = Saved(tensors=tensors, scalars=contents.scalars)
     said = contents.metadata.get(LAYOUT, "burn")
     saved.layout = None if said == UNSPECIFIED else check_layout(said)
+    saved.told = read_layers(contents.metadata)
     for name, entry in tensors.items():
         if (split := _split(name)) is not None:
             _param(saved, split[0]).tensors[split[1]] = entry

@@ -26,6 +26,7 @@ from firekeep.records._optimizer_read import Saved, read_state
 from firekeep.records._optimizer_report import OptimizerError, OptimizerReport
 from firekeep.records._optimizer_write import write_state
 from firekeep.rules import KeyRemapper
+from firekeep.rules.layout import TELLING
 from firekeep.saving import Progress
 from firekeep.scalars import Scalar
 from firekeep.slots import Layer
@@ -90,7 +91,7 @@ class OptimizerRecord:
         """
         taken = describe_state(optimizer, model, tx)
         chosen = taken.convention if layout is None else check_layout(layout)
-        layers = layers_of(model) if chosen not in (taken.convention, None) else ()
+        layers = layers_of(model) if chosen not in (taken.convention, None) or chosen in TELLING else ()
         if chosen == "burn":
             taken = for_burn(taken)
             _warn_of_rates(taken, layers)
@@ -244,7 +245,7 @@ class OptimizerRecord:
         saved = self.saved()
         remapper = KeyRemapper.of(rename)
         live = describe_state(optimizer, model, tx)
-        layers = layers_of(model) if saved.layout not in (live.convention, None) else ()
+        layers = layers_of(model) if saved.layout not in (live.convention, None) or saved.told else ()
         planned = plan_restoration(saved, live, layers, remapper, unfilled=unfilled)
         policy = OptimizerPolicy(allow_fresh=allow_fresh, allow_dropped=allow_dropped, allow_orphaned=allow_orphaned)
         report = report_of(planned, policy, source=self._source, dry_run=dry_run)

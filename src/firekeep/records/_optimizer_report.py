@@ -8,13 +8,14 @@ from typing import Any
 
 from firekeep.errors import FirekeepError
 from firekeep.folding import fold
+from firekeep.showing import Shown
 from firekeep.wording import WIDTH, count, lines, quote
 
 _SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class OptimizerReport(Shown):
     """What a restored optimizer goes on with, by the names of parameters in the model.
 
     `restored` have their state back. `stateless` had none when they were saved, and have none now. `fresh` are not in the record and start

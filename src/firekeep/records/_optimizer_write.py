@@ -17,6 +17,7 @@ from firekeep.records._file_params import FileLayout, FileParam
 from firekeep.records._kinds import RANK, RECORD
 from firekeep.records._moments import centered_average, fitted, momentum_of, scaled
 from firekeep.records._stand_ins import as_number, names_in, take_out
+from firekeep.rules.layout import LAYERS, tell_reader, write_layers
 from firekeep.scalars import Scalar
 from firekeep.slots import Convention, Layer
 from firekeep.tagged import encode
@@ -46,7 +47,11 @@ class _Made:
 def write_state(taken: OptimizerState, *, layout: Convention | None, layers: tuple[Layer, ...]) -> Contents:
     """Lay out an optimizer; nothing is drawn but numbers."""
     with collector_paused():
-        return _write_state(taken, layout, layers)
+        made = _write_state(taken, layout, layers)
+    if layout is None or taken.convention is None:
+        return made
+    told = write_layers(tell_reader(layers, source=taken.convention, target=layout))
+    return made if told is None else replace(made, metadata={**made.metadata, LAYERS: told})
 
 
 def _write_state(taken: OptimizerState, layout: Convention | None, layers: tuple[Layer, ...]) -> Contents:

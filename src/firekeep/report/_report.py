@@ -9,6 +9,7 @@ from typing import Any, Literal
 from firekeep.errors import FirekeepError
 from firekeep.matching import Ambiguity, Remedy, Suggestion, Via
 from firekeep.report import _text
+from firekeep.showing import Shown
 from firekeep.wording import quote
 
 ProblemKind = Literal["shape", "kind", "read", "duplicate", "tie"]
@@ -85,8 +86,8 @@ class Renamed:
     via: tuple[Via | Literal["rename", "layout"], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoadReport(Shown):
     """What a load did with each tensor of the model and of the file; `str()` tells it, `to_dict()` gives it as plain data.
 
     Names of `applied`, `missing` and `skipped` are the model's, those of `unused` the file's, all in natural order. `skipped` are places

@@ -15,6 +15,7 @@ from firekeep.rules.cast import (
     cast_target,
     half_precision,
     name_dtype,
+    narrows,
 )
 from firekeep.rules.filter import PathFilter, Place, Predicate, Selection, Wanted
 from firekeep.rules.indices import Gap, OpenedGaps, close_gaps, open_gaps
@@ -45,5 +46,6 @@ __all__ = [
     "close_gaps",
     "half_precision",
     "name_dtype",
+    "narrows",
     "open_gaps",
 ]

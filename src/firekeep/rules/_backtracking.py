@@ -1,7 +1,8 @@
 r"""Regular expressions that may take for ever: Python's engine tries every way to deal out a text to a repeat within a repeat.
 
 It has no time limit, and names come from files nobody vouches for. What is looked for are repeats like `(\w+)*` and `(.*\.)+`, in which
-nothing tells where one round ends and the next begins; `(\w+\.)*` is none, since no dot is a `\w`. Rarer kinds are not found.
+nothing tells where one round ends and the next begins; `(\w+\.)*` is none, since no dot is a `\w`. Repeats of
+alternatives that overlap are another matter, see `_ambiguity`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
-_MANY = 16
+MANY = 16
 """Rounds from which a repeat counts as one without an end."""
 _LETTERS = frozenset((*range(128), 0xE9, 0x4E2D))
 """What stands for all letters: ASCII, and two beyond."""
 _WAYS = 64
 """Alternatives of one repeat that are looked at."""
 
-_REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT)
+REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT)
 Parsed = Iterable[tuple[Any, Any]]
 
 
@@ -45,19 +46,22 @@ def is_endless(pattern: str, flags: int) -> bool:
 def _repeated(parsed: Parsed) -> Iterator[Parsed]:
     """Give what is repeated many times, at any depth."""
     for code, value in parsed:
-        if code in _REPEATS and value[1] >= _MANY:
+        if code in REPEATS and value[1] >= MANY:
             yield value[2]
-        for inner in _inner(code, value):
+        for inner in inner_of(code, value):
             yield from _repeated(inner)
 
 
-def _inner(code: Any, value: Any) -> Iterator[Parsed]:
+def inner_of(code: Any, value: Any) -> Iterator[Parsed]:
+    """Give the parts of a step that are patterns themselves."""
     if code is codes.BRANCH:
         yield from value[1]
     elif code is codes.SUBPATTERN:
         yield value[3]
-    elif code in _REPEATS or code is codes.POSSESSIVE_REPEAT:
+    elif code in REPEATS or code is codes.POSSESSIVE_REPEAT:
         yield value[2]
+    elif code is codes.ATOMIC_GROUP:
+        yield value
     elif code in (codes.ASSERT, codes.ASSERT_NOT):
         yield value[1]
     elif code is codes.GROUPREF_EXISTS:
@@ -88,11 +92,11 @@ def _ways(parsed: list[tuple[Any, Any]]) -> list[list[_Item]]:
 
 
 def _items(code: Any, value: Any) -> Iterator[_Item]:
-    if code in _REPEATS or code is codes.POSSESSIVE_REPEAT:
+    if code in REPEATS or code is codes.POSSESSIVE_REPEAT:
         least, most, body = value
         inside = [item for way in _ways(list(body)) for item in way]
         letters = frozenset[int]().union(*(item.letters for item in inside))
-        many = code is not codes.POSSESSIVE_REPEAT and most >= _MANY
+        many = code is not codes.POSSESSIVE_REPEAT and most >= MANY
         due = least > 0 and any(all(not item.due for item in way) for way in _ways(list(body))) is False
         yield _Item(letters, due, many, len(list(body)) == 1 and len(inside) == 1)
     elif code in (codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN):

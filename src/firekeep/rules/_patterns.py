@@ -20,7 +20,7 @@ def compile_pattern(pattern: Pattern, *, role: str) -> re.Pattern[str]:
     """Compile one pattern; raises `RuleError` saying where it is wrong.
 
     Python's dialect, and named groups also in Rust's spelling, `(?<name>...)`. Refused as well are patterns of more than 100,000 letters,
-    and the plain kinds of repeats within repeats that may take for ever: no search can be broken off.
+    and repeats within repeats, and of alternatives, that may take for ever: no search can be broken off.
     """
     if not isinstance(pattern, str | re.Pattern):
         raise RuleError(f"{role}: {pattern!r} is {type(pattern).__name__}, where a regular expression is due")
@@ -39,6 +39,7 @@ def compile_pattern(pattern: Pattern, *, role: str) -> re.Pattern[str]:
 def _refuse_endless(pattern: re.Pattern[str], role: str) -> None:
     """Refuse a pattern that some names would keep busy for ever; unlike Rust's, Python's engine tries all ways to find it."""
     try:
+        from firekeep.rules._ambiguity import is_ambiguous
         from firekeep.rules._backtracking import is_endless
     except ImportError:  # it takes Python's own parser, which has no promised place
         return
@@ -47,6 +48,12 @@ def _refuse_endless(pattern: re.Pattern[str], role: str) -> None:
             f"{role} {quote(pattern.pattern)} has a repeat within a repeat, and nothing between the rounds tells them apart: "
             "on some names it would run for ever",
             remedy=r"Write one of the two, as \w+ for (\w+)+, or what stands between the rounds: (\w+\.)+ instead of (\w+\.?)+.",
+        )
+    if is_ambiguous(pattern.pattern, pattern.flags):
+        raise RuleError(
+            f"{role} {quote(pattern.pattern)} has a repeat that can take the same letters in more than one way: "
+            "on some names it would run for ever",
+            remedy=r"Let alternatives have no text in common, as (\w|-\w)+ for (\w|_\w)+, and no round be two, as \d+ for (\d{1,2})+.",
         )
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 CASTABLE = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 _SOURCES = (*CASTABLE, "FLEX32")
+_PARTS = {"C64": "F32", "C128": "F64"}
+"""Types of complex numbers, and of their parts."""
 
 
 @dataclass(slots=True)
@@ -69,8 +71,13 @@ _ALIASES = {
 
 
 def can_cast(entry: TensorEntry, target: DType) -> bool:
-    """Say whether a cast would change this tensor: a float, not packed several to a byte, of another type."""
-    return entry.dtype is not None and entry.dtype.name in _SOURCES and entry.dtype is not target
+    """Say whether a cast would change this tensor: a float, not packed several to a byte, or complex numbers of another type."""
+    if entry.dtype is None or entry.dtype is target:
+        return False
+    return (entry.dtype.name in _SOURCES and target.name in CASTABLE) or {
+        entry.dtype.name,
+        target.name,
+    } <= _PARTS.keys()
 
 
 def cast(entry: TensorEntry, target: DType, losses: Losses) -> TensorEntry:
@@ -82,7 +89,20 @@ def cast(entry: TensorEntry, target: DType, losses: Losses) -> TensorEntry:
         return entry
     if entry.dtype.numpy == target.numpy:  # Flex32 is F32 by another name
         return replace(entry, dtype=target)
+    if target.name in _PARTS:  # a complex number is two floats, one after the other
+        pairs = replace(entry, shape=(*entry.shape, 2))
+        return replace(entry, dtype=target, blob=CastBlob(pairs, _part(entry.dtype), _part(target), losses))
     return replace(entry, dtype=target, blob=CastBlob(entry, entry.dtype, target, losses))
+
+
+def narrows(source: DType, target: DType) -> bool:
+    """Say whether numbers of one type, both of which can be cast, may be too large or too small for the other."""
+    before, after = floats.span(_part(source)), floats.span(_part(target))
+    return before[0] < after[0] or before[1] > after[1]
+
+
+def _part(dtype: DType) -> DType:
+    return BY_NAME[_PARTS.get(dtype.name, dtype.name)]
 
 
 HALF_PRECISION_TYPES = frozenset(

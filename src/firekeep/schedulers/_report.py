@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from firekeep.schedulers._errors import SchedulerError
+from firekeep.showing import Shown
 from firekeep.wording import count, lines, some
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SchedulerReport(Shown):
     """Which counters of a schedule were restored, and what was not.
 
     `restored`, `missing` and `unknown` are keys of the record; `refused` maps keys to what is wrong with their values. A schedule with a

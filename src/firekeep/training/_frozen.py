@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from firekeep.bridges import torch as torch_bridge
+from firekeep.training._names import live_names
 from firekeep.training._parts import Restoring
 from firekeep.wording import some
 
@@ -17,13 +18,10 @@ def frozen_of(models: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def frozen_changes(models: Mapping[str, Any], saved: Mapping[str, Any], restoring: Restoring) -> Iterator[str]:
     """Say which parameters that come back take gradients now and took none, or the other way round."""
-    renames = restoring.known_names()
     for name, now in frozen_of(models).items():
         if name not in saved or (report := restoring.models.get(name)) is None:
             continue
-        prefix = "" if name == "model" else f"{name.removeprefix('model-')}."
-        ruled = restoring.rename.rename(saved[name]).names
-        named = (renames.get(f"{prefix}{old}", f"{prefix}{ruled[old]}").removeprefix(prefix) for old in saved[name])
+        named = live_names(name, saved[name], restoring).values()
         then, today = (set(_places(list_of, report.applied)) for list_of in (named, now))
         if thawed := [path for path in report.applied if path in then - today]:
             yield f"{name}: {some(thawed)} took no gradient, and {_takes(thawed)} one now"

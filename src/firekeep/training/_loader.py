@@ -73,7 +73,7 @@ class ResumableLoader:
 
     def _open(self, epoch: int, skipped: int) -> Iterator[Any]:
         # A DataLoader draws a seed for its workers: it gets one that follows from the epoch, whoever has drawn before.
-        with seeded(sample_seed(self.seed, epoch, -1)):
+        with seeded(sample_seed(self.seed, epoch, -1), generator=getattr(self.loader, "generator", None)):
             told: tuple[Any, ...] = (self.loader, getattr(self.loader, "dataset", None))
             for one in told:
                 if hasattr(one, "set_epoch"):
@@ -131,6 +131,17 @@ class ResumableLoader:
         if hasattr(self.sampler, "changes") and "sampler" in state:
             told = (*told, *self.sampler.changes(state["sampler"]))
         return told
+
+    def remarks(self, state: Mapping[str, Any]) -> tuple[str, ...]:
+        """Say what the next loop does that may surprise, though it is what the run would have done."""
+        try:
+            whole = len(self)
+        except TypeError:  # an iterable without a length
+            return ()
+        if not 0 < whole <= state["batches"]:
+            return ()
+        done = f"the loop had got all {state['batches']:,} batches of epoch {state['epoch']:,}"
+        return (f"{done}: the next one has none left, and what follows it is due",)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next loop go on where the state was taken; raises `RuleError` for one of another loader."""

@@ -43,6 +43,8 @@ class Restoring:
     optimizers: dict[str, OptimizerReport] = field(default_factory=dict)
     schedulers: dict[str, SchedulerReport] = field(default_factory=dict)
     rates_back: list[str] = field(default_factory=list)
+    gradients: tuple[str, ...] | None = None
+    """Parameters whose gradients come back; None where nobody asked."""
     values: list[str] = field(default_factory=list)
     fresh: dict[str, str] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
@@ -53,10 +55,10 @@ class Restoring:
         averaged = {f"module.{old}": f"module.{new}" for old, new in self.names.items()}
         return {**averaged, **self.names, **self.rename.names}
 
-    def refuse(self, name: str, why: str) -> None:
+    def refuse(self, name: str, why: str, *, remedy: str = "") -> None:
         """Refuse the whole, or, where not all is asked for, let the part start as it is."""
         if self.strict:
-            self.refusals.append(f"{name}: {why}")
+            self.refusals.append("; ".join(filter(None, (f"{name}: {why}", remedy))))
         else:
             self.fresh[name] = why
 
@@ -95,11 +97,11 @@ class ModelPart:
 
     def section(self) -> Section:
         """Take the weights, with their ids, in the framework's own layout unless told otherwise."""
-        if jax.owns(self.model) and (numbers := slots_of(self.model).others):
+        if bridge_of(self.model).name in ("jax", "plain") and (numbers := slots_of(self.model).numbers):
             raise UnsupportedError(
-                f"{self.name}: {some(numbers)} {'is a number' if len(numbers) == 1 else 'are numbers'} of Python among arrays of JAX, "
+                f"{self.name}: {some(numbers)} {'is a number' if len(numbers) == 1 else 'are numbers'} of Python among arrays, "
                 "and would not be kept",
-                remedy="Make arrays of them with jnp.asarray, or give them as step= or values= of the state.",
+                remedy="Make arrays of them (jnp.asarray, np.asarray), or give them as step= or values= of the state.",
             )
         model = with_layers(self.model, self.like, layout=self.layout, remapper=KeyRemapper())
         made = collect(model, CollectJob(layout=self.layout))

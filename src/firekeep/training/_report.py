@@ -11,14 +11,15 @@ from firekeep.errors import FirekeepError
 from firekeep.records import OptimizerReport
 from firekeep.report import LoadReport
 from firekeep.schedulers import SchedulerReport
+from firekeep.showing import Shown
 from firekeep.wording import count, lines, quote
 
 _SHOWN = 4
 _TITLE = re.compile(r"[^:]+: [0-9,]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RestoreReport(Shown):
     """What a restored run goes on with.
 
     `models`, `optimizers` and `schedulers` hold the report of each part by its name: "model", "ema", "optimizer-head", "scaler". `rng`
@@ -40,9 +41,13 @@ class RestoreReport:
     rng: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
+    gradients: tuple[str, ...] | None = None
+    """Parameters that have the gradient again which was not applied yet; None where the state or the checkpoint keeps none."""
     fresh: Mapping[str, str] = field(default_factory=dict)
     dropped: Mapping[str, str] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What may surprise, though it is exact."""
     refusals: tuple[str, ...] = ()
     dry_run: bool = False
 
@@ -72,7 +77,7 @@ class RestoreReport:
         return (
             self.ok
             and not (self.fresh or self.dropped or self.changed)
-            and all(one.exact and not one.casts and not one.skipped for one in self.models.values())
+            and all(_is_exact(one) for one in self.models.values())
             and all(one.exact for one in self.optimizers.values())
             and all(one.ok and not one.changed for one in self.schedulers.values())
         )
@@ -97,9 +102,11 @@ class RestoreReport:
             "rng": list(self.rng),
             "data": list(self.data),
             "values": list(self.values),
+            "gradients": None if self.gradients is None else list(self.gradients),
             "fresh": dict(self.fresh),
             "dropped": dict(self.dropped),
             "changed": list(self.changed),
+            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
@@ -128,11 +135,7 @@ class RestoreReport:
         told = [f"{name} starts as it is: {why}" for name, why in self.fresh.items()]
         told += [f"{name} is not taken over: {why}" for name, why in self.dropped.items()]
         told += self.changed
-        told += [
-            f"{name}: {_told_model(one)}"
-            for name, one in self.models.items()
-            if not one.exact or one.casts or one.skipped
-        ]
+        told += [f"{name}: {_told_model(one)}" for name, one in self.models.items() if not _is_exact(one)]
         for name, made in self.optimizers.items():
             if not made.exact:
                 told += [f"{name}: {why}" for why in made.changed or (_told_optimizer(made),)]
@@ -151,9 +154,12 @@ class RestoreReport:
             for title, names in (("random", self.rng), ("data", self.data), ("values", self.values))
             if names
         )
+        if self.gradients is not None:
+            yield from lines([f"gradients: of {count(len(self.gradients), 'parameter')}"])
         yield from lines(f"starts as it is: {name}: {why}" for name, why in self.fresh.items())
         yield from lines(f"not taken over: {name}: {why}" for name, why in self.dropped.items())
         yield from lines(f"changed: {one}" for one in self.changed)
+        yield from lines(f"note: {one}" for one in self.notes)
         parts: dict[str, LoadReport | OptimizerReport] = {**self.models, **self.optimizers}
         for name, report in parts.items():
             if not report.exact:
@@ -192,9 +198,16 @@ def _in_full(text: str) -> Iterator[str]:
         yield from lines([whole], indent=" " * (4 + inset))
 
 
+def _is_exact(report: LoadReport) -> bool:
+    """Say whether a model has every tensor as it was; one that is found at another place of its list may be another one."""
+    moved = any("index" in one.via for one in report.renamed)
+    return report.exact and not (report.casts or report.skipped or moved)
+
+
 def _told_model(report: LoadReport) -> str:
     told = f"{len(report.applied):,} of {count(report.wanted, 'tensor')}"
-    return f"{told}, {len(report.casts):,} of them cast" if report.casts else told
+    cast = [f"{len(report.casts):,} of them cast"] if report.casts else []
+    return "; ".join((", ".join((told, *cast)), *report.steps))
 
 
 def _told_optimizer(report: OptimizerReport) -> str:

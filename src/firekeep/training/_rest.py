@@ -17,13 +17,17 @@ from firekeep.training._facts import changes, environment
 from firekeep.training._frozen import frozen_changes, frozen_of
 from firekeep.training._nested import pack, unpack
 from firekeep.training._parts import Restoring, check_state, has_state
-from firekeep.training._rng import check_rng, plan_rng, put_rng, take_rng
+from firekeep.training._rng import check_rng, plan_rng, put_rng, take_rng, unknown_generators
 from firekeep.wording import some
 
 KEY = "firekeep.training"
 VERSION = 1
 
 _PARTS = {"version": int, "step": int, "epoch": int, "metrics": dict, "values": dict, "data": dict, "facts": dict}
+
+
+_DEEP = 8
+"""How many datasets around one another are looked into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,10 @@ class Planned:
     values: tuple[str, ...] = ()
     dropped: Mapping[str, str] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+_NO_VALUE = "the checkpoint has no value of this name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +98,15 @@ class Rest:
         tree = _checked(unpack(opened, key=KEY), opened)
         dropped: dict[str, str] = {}
         restored = self._plan_data(tree["data"], restoring, dropped)
+        restoring.fresh |= {f"values[{name!r}]": _NO_VALUE for name in self.values if name not in tree["values"]}
         other_data = [f"{name}: {why}" for name in restored for why in _changes(self.data[name], tree["data"][name])]
         rng = self._plan_rng(tree.get("rng"), restoring, dropped)
         extra = self._plan_extra(tree.get("extra", {}), restoring, dropped)
 
         def put() -> None:
-            for held, values in ((self.metrics, tree["metrics"]), (self.values, tree["values"])):
-                held.clear()
-                held.update(values)
+            self.metrics.clear()
+            self.metrics.update(tree["metrics"])
+            self.values.update(tree["values"])
             for name, states in extra.items():
                 torch_bridge.set_extra_state(self.models[name], states)
             for name in restored:
@@ -117,6 +126,9 @@ class Rest:
                 *other_data,
                 *frozen_changes(self.models, tree.get("frozen", {}), restoring),
                 *changes(tree["facts"]),
+            ),
+            notes=tuple(
+                f"{name}: {told}" for name in restored for told in _remarks(self.data[name], tree["data"][name])
             ),
         )
 
@@ -152,9 +164,23 @@ class Rest:
             restoring.refuse("rng", error.message)
             return ()
         restored, fresh, unused = plan_rng(saved, self.generators)
-        restoring.fresh |= fresh
+        restoring.fresh |= fresh | unknown_generators(self._owners(), self.generators)
         dropped |= unused
         return restored
+
+    def _owners(self) -> dict[str, object]:
+        """Give what may have generators of its own: modules, and datasets that keep no state; a loader's follows from the epoch."""
+        owners: dict[str, object] = {}
+        for name, one in self.models.items():
+            owners |= {f"{name}.{path}" if path else name: module for path, module in torch_bridge.modules_of(one)}
+        for name, one in self.data.items():
+            held, path = getattr(one, "loader", one), name
+            for _ in range(_DEEP):
+                held, path = getattr(held, "dataset", None), f"{path}.dataset"
+                if held is None or has_state(held):
+                    break
+                owners[path] = held
+        return owners
 
     def _plan_extra(
         self, saved: Mapping[str, Mapping[str, Any]], restoring: Restoring, dropped: dict[str, str]
@@ -201,6 +227,10 @@ def _check_place(one: Any, place: Any) -> None:
 def _changes(one: Any, place: Any) -> tuple[str, ...]:
     """Ask what is of the same state and yet other data: a ResumableLoader and its sampler know, and so may others."""
     return tuple(one.changes(place)) if has_state(one) and callable(getattr(one, "changes", None)) else ()
+
+
+def _remarks(one: Any, place: Any) -> tuple[str, ...]:
+    return tuple(one.remarks(place)) if has_state(one) and callable(getattr(one, "remarks", None)) else ()
 
 
 def _go_to(one: Any, place: Mapping[str, Any]) -> None:

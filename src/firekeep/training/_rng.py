@@ -111,8 +111,8 @@ def plan_rng(
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Draw from the generators of the whole process by a seed, and leave them as they were."""
+def seeded(seed: int, *, generator: Any = None) -> Iterator[None]:
+    """Draw from the generators of the whole process by a seed, and leave them as they were; one of PyTorch's own, too."""
     import numpy as np
 
     before, numbers = random.getstate(), np.random.get_state(legacy=False)
@@ -121,6 +121,9 @@ def seeded(seed: int) -> Iterator[None]:
             from firekeep.bridges import torch as bridge
 
             stack.enter_context(bridge.seeded(seed))
+        if hasattr(generator, "manual_seed"):
+            stack.callback(generator.set_state, generator.get_state())
+            generator.manual_seed(seed)
         random.seed(seed)
         np.random.seed([seed & 0xFFFF_FFFF, seed >> 32 & 0xFFFF_FFFF])
         try:
@@ -128,6 +131,36 @@ def seeded(seed: int) -> Iterator[None]:
         finally:
             random.setstate(before)
             np.random.set_state(numbers)
+
+
+def unknown_generators(owners: Mapping[str, object], generators: Mapping[str, Any]) -> dict[str, str]:
+    """Name the generators that objects have as attributes and nobody keeps, each with the reason."""
+    import numpy as np
+
+    shared = [random.random.__self__, np.random.random.__self__]  # type: ignore[attr-defined]
+    if (torch := sys.modules.get("torch")) is not None:
+        shared.append(torch.default_generator)
+    known = {id(one) for one in (*shared, *generators.values())}
+    known |= {id(one.bit_generator) for one in generators.values() if hasattr(one, "bit_generator")}
+    found = {}
+    for owner, one in owners.items():
+        for name, value in getattr(one, "__dict__", {}).items():
+            if _is_generator(value) and not known & {id(value), id(getattr(value, "bit_generator", value))}:
+                kind = f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
+                found[f"{owner}.{name}" if owner else name] = (
+                    f"it is a {kind} that the state was not given: name it in generators="
+                )
+    return found
+
+
+def _is_generator(value: object) -> bool:
+    numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    kinds = [
+        random.Random,
+        *((numpy.Generator, numpy.RandomState) if numpy else ()),
+        *((torch.Generator,) if torch else ()),
+    ]
+    return isinstance(value, tuple(kinds))
 
 
 def check_generators(generators: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from firekeep.bridges import jax as jax_bridge
@@ -12,8 +12,9 @@ from firekeep.formats import Contents
 from firekeep.layouts import check_layout
 from firekeep.opened import OpenedFile
 from firekeep.rules import KeyRemapper
-from firekeep.sections import Section
+from firekeep.sections import GRADIENTS, Section
 from firekeep.training._facts import Fact, environment
+from firekeep.training._gradients import GradientsPart, gradient_parts, section_of
 from firekeep.training._kinds import check_kind, check_schedule
 from firekeep.training._parts import (
     ModelPart,
@@ -62,7 +63,9 @@ class TrainingState:
     layers in any framework.
     `data` with `get_state()` and `set_state()`, as Grain's iterators have, will do too.
 
-    Save between steps: gradients that were accumulated and not applied yet are not kept.
+    With `gradients=True` the gradients of PyTorch's parameters are kept, too, in a file as large as that of the weights: for a run that is
+    saved in the middle of a step, while it accumulates them. Without it, save between steps. A restore leaves parameters those that the
+    checkpoint has for them, and no others.
 
     Example:
         >>> state = TrainingState(model=model, optimizer=optimizer, scheduler=scheduler, data=loader)  # doctest: +SKIP
@@ -90,6 +93,7 @@ class TrainingState:
         layout: str | None = None,
         tx: Any = None,
         like: Any = None,
+        gradients: bool = False,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -107,6 +111,7 @@ class TrainingState:
         self.strict = strict
         self.tx = tx
         self.like = like
+        self.gradients = gradients
         self.layout = None if layout is None else check_layout(layout)
         check_generators(self.generators)
         self._check_kinds()
@@ -144,8 +149,11 @@ class TrainingState:
         for part in parts:
             if part.name in opened:
                 part.plan(opened[part.name], restoring)
+            elif isinstance(part, GradientsPart):
+                restoring.fresh[part.name] = "the checkpoint was saved without them, so there are none"
             else:
-                restoring.refuse(part.name, f"the checkpoint has no such section: it has {some(list(opened))}")
+                why = f"the checkpoint has no such section: it has {some(list(opened))}"
+                restoring.refuse(part.name, why, remedy="make the state with strict=False to let it start as it is")
         dropped = _left_over(opened, {part.name for part in parts}, restoring, in_jax=jax_bridge.owns(self.model))
         rest = self._rest().plan(opened.get(STATE), restoring)
         source = next((one.path for one in opened.values() if one.path is not None), None)
@@ -162,9 +170,11 @@ class TrainingState:
                 rng=rest.rng,
                 data=rest.data,
                 values=(*restoring.values, *rest.values),
+                gradients=restoring.gradients,
                 fresh=dict(restoring.fresh),
                 dropped={**dropped, **rest.dropped},
                 changed=rest.changed,
+                notes=rest.notes,
                 refusals=tuple(restoring.refusals),
                 dry_run=not done,
             )
@@ -182,6 +192,7 @@ class TrainingState:
                         f"The state is restored in part: {number} of {len(restoring.steps)} steps were done before."
                     )
                 raise
+        self._drop_gradients(opened)
         if rest.step is not None and rest.epoch is not None:
             self.step, self.epoch = rest.step, rest.epoch
         return report(done=True)
@@ -204,6 +215,12 @@ class TrainingState:
             generators=self.generators,
             models={name: one for name, one in self._models().items() if torch_bridge.owns(one)},
         )
+
+    def _drop_gradients(self, opened: Container[str]) -> None:
+        """Take away what was gathered by the run that ends here, as far as nothing came in its place."""
+        for name, one in self._models().items():
+            if torch_bridge.owns(one) and not (self.gradients and section_of(name) in opened):
+                torch_bridge.set_gradients(one, {})
 
     def _models(self) -> dict[str, Any]:
         if _several(self.model):
@@ -240,6 +257,9 @@ class TrainingState:
             else:
                 yield values_part(name, one)
 
+        if self.gradients:
+            yield from gradient_parts(self._models())
+
     def _optimizers(self) -> dict[str, Any]:
         if isinstance(self.optimizer, Mapping) and not all(map(_is_optimizer, self.optimizer.values())):
             return {"optimizer": self.optimizer}  # a state of one's own making
@@ -262,13 +282,17 @@ class TrainingState:
         return f"<TrainingState: step {self.step:,}, epoch {self.epoch:,}: {parts}>"
 
 
-def _left_over(opened: Iterable[str], names: Collection[str], restoring: Restoring, *, in_jax: bool) -> dict[str, str]:
+def _left_over(
+    opened: Mapping[str, OpenedFile], names: Collection[str], restoring: Restoring, *, in_jax: bool
+) -> dict[str, str]:
     """Name sections that the state has no part for; of those that the next save would lose for good, the restore is refused."""
     dropped = {}
-    for name in opened:
+    for name, one in opened.items():
         if name in names or name == STATE:
             continue
         dropped[name] = "the state has no such part"
+        if GRADIENTS in one.metadata:
+            dropped[name] = "JAX keeps no gradients" if in_jax else "the state was made without gradients=True"
         kind = name.partition("-")[0]
         if restoring.strict and kind in _MOVING:
             remedy = f"make the state with {kind}=..., or with strict=False to go on without it"

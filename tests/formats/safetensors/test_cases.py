@@ -12,8 +12,8 @@ import pytest
 
 from firekeep.dtypes import BY_TORCH
 from firekeep.errors import FirekeepError
-from firekeep.formats import Container, OpenOptions
-from firekeep.formats.safetensors import open_container, open_shards
+from firekeep.formats import Container, OpenOptions, open_path
+from firekeep.formats.safetensors import open_container
 from firekeep.sources import FileSource
 
 CASES = Path(__file__).parents[2] / "data" / "cases"
@@ -75,7 +75,7 @@ def test_a_broken_file_is_refused_with_the_true_cause(path: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "model.safetensors.index.json"])
 def test_a_sharded_set_gives_the_tensors_of_all_its_shards(name: str) -> None:
-    found = open_shards(os.fspath(CASES / "files" / SHARDS / name), OpenOptions())
+    found = open_path(os.fspath(CASES / "files" / SHARDS / name), OpenOptions())
     assert found is not None
     container, source = found
     tensors = [tensor for truth in TRUTHS if truth["path"].startswith(SHARDS) for tensor in truth["tensors"]]

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from descriptors import open_below
-from firekeep.errors import FirekeepError, LimitError, MetadataError, TruncatedError, UnsupportedError, WrongFormatError
-from firekeep.formats import Container, OpenOptions
-from firekeep.formats.safetensors import open_shards
+from firekeep.errors import FirekeepError, LimitError, MetadataError, TruncatedError, WrongFormatError
+from firekeep.formats import Container, OpenOptions, open_path
 from firekeep.limits import Limits
 from formats.safetensors.made import raw, row
 
@@ -41,7 +40,7 @@ def whole(folder: Path, **index: object) -> Path:
 
 
 def opened(path: Path, limits: Limits | None = None) -> Container:
-    found = open_shards(os.fspath(path), OpenOptions(limits=limits or Limits()))
+    found = open_path(os.fspath(path), OpenOptions(limits=limits or Limits()))
     assert found is not None
     container, source = found
     for each in (source, *container.sources):
@@ -51,7 +50,7 @@ def opened(path: Path, limits: Limits | None = None) -> Container:
 
 
 def test_an_index_opens_all_its_shards_as_one(tmp_path: Path) -> None:
-    found = open_shards(os.fspath(whole(tmp_path, metadata={"total_size": 6}) / INDEX), OpenOptions())
+    found = open_path(os.fspath(whole(tmp_path, metadata={"total_size": 6}) / INDEX), OpenOptions())
     assert found is not None
     container, source = found
     assert source.path == os.fspath(tmp_path / INDEX)
@@ -94,7 +93,7 @@ def test_several_indexes_are_named(tmp_path: Path) -> None:
 
 
 def test_a_directory_with_one_file_opens_it(tmp_path: Path) -> None:
-    found = open_shards(os.fspath(lay(tmp_path, {"model.safetensors": shard("ab")})), OpenOptions())
+    found = open_path(os.fspath(lay(tmp_path, {"model.safetensors": shard("ab")})), OpenOptions())
     assert found is not None
     assert list(found[0].entries) == ["a", "b"]
     assert found[1].path == os.fspath(tmp_path / "model.safetensors")
@@ -128,24 +127,13 @@ def test_a_directory_of_orbax_is_told_with_the_way_out_of_it(tmp_path):
     (tmp_path / "0" / "default" / "manifest.ocdbt").touch()
     for place in (tmp_path, tmp_path / "0", tmp_path / "0" / "default"):
         with pytest.raises(WrongFormatError, match=r"checkpoints of Orbax.*Restore one with orbax\.checkpoint"):
-            open_shards(place, OpenOptions())
+            open_path(place, OpenOptions())
 
 
 @pytest.mark.parametrize("name", ["absent", "absent.safetensors.index.json", "model.safetensors", "config.json"])
 def test_other_paths_are_left_to_others(tmp_path: Path, name: str) -> None:
     lay(tmp_path, {"model.safetensors": shard("a"), "config.json": b'{"layers": 3}'})
-    assert open_shards(os.fspath(tmp_path / name), OpenOptions()) is None
-
-
-def test_the_index_of_a_pytorch_set_is_refused_by_that_word(tmp_path: Path) -> None:
-    index = tmp_path / "pytorch_model.bin.index.json"
-    index.write_text(
-        '{"weight_map": {"a": "pytorch_model-00001-of-00002.bin", "b": "pytorch_model-00002-of-00002.bin"}}'
-    )
-    with pytest.raises(
-        UnsupportedError, match=r"index of 2 PyTorch files \(pytorch_model-00001-of-00002.bin.*by its own path"
-    ):
-        opened(index)
+    assert open_path(os.fspath(tmp_path / name), OpenOptions()) is None
 
 
 def test_missing_shards_are_all_named(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from firekeep.disk import to_bytes
 from firekeep.dtypes import BY_NAME
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, MetadataError, RuleError
-from firekeep.formats import Container, Contents, OpenOptions
-from firekeep.formats.safetensors import open_shards, plan_shards
+from firekeep.formats import Container, Contents, OpenOptions, open_path
+from firekeep.formats.safetensors import plan_shards
 from firekeep.formats.safetensors._split import ShardedPlan
 from firekeep.limits import DEFAULT_LIMITS
 from formats.safetensors.made import open_bytes, u8
@@ -36,7 +36,7 @@ def reopened(plans: ShardedPlan, folder: Path) -> Iterator[Container]:
         (folder / name).write_bytes(to_bytes(plan))
     assert plans.index is not None
     (folder / plans.index_name).write_bytes(plans.index)
-    found = open_shards(os.fspath(folder), OpenOptions())
+    found = open_path(os.fspath(folder), OpenOptions())
     assert found is not None
     container, source = found
     yield container

@@ -32,7 +32,9 @@ def outline(root: Any, *, anew: bool, beside: Any = None) -> Outline:
         layers=tuple(found.layers),
         modules=frozenset(found.modules),
         bare=convention is not None and not found.layers and _is_bare(root, found),
-        others=tuple(found.numbers),
+        others=found.others,
+        numbers=tuple(found.numbers),
+        keyed=frozenset(found.keyed),
     )
 
 

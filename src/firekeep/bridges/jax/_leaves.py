@@ -139,8 +139,12 @@ class JaxBlob(Blob):
         return self.view() if fault(value) is None and value.is_fully_replicated and _is_at_hand(value) else None
 
     def memory(self) -> tuple[range, ...] | None:
-        """Arrays of JAX are never written to: whatever is filled, these values stay."""
-        return ()
+        """Give the CPU's memory: JAX never writes to it, but NumPy and PyTorch may, who can have it through dlpack."""
+        if fault(self._value) is not None or not _is_at_hand(self._value):
+            return ()
+        value = jax.random.key_data(self._value) if is_key(self._value) else self._value
+        held = [(piece.unsafe_buffer_pointer(), piece.nbytes) for _, piece in pieces_of(value)]
+        return tuple(range(start, start + nbytes) for start, nbytes in held)
 
     def identity(self) -> Hashable:
         """One object is one array."""

@@ -11,6 +11,7 @@ import jax
 
 from firekeep.bridges.jax._equinox import indices_of, main_parts, shared_whole, state_path, state_values
 from firekeep.bridges.jax._frameworks import (
+    is_a,
     is_equinox,
     is_equinox_state,
     is_frozen,
@@ -26,6 +27,7 @@ from firekeep.bridges.jax._meshes import is_unplaced, meshes_in, placed
 from firekeep.bridges.jax._owns import is_node
 from firekeep.errors import LimitError, UnsupportedError
 from firekeep.slots import Layer
+from firekeep.wording import kind
 
 _DEEPEST = 256
 
@@ -74,12 +76,16 @@ class Walk:
     places: dict[str, Place] = field(default_factory=dict)
     layers: list[Layer] = field(default_factory=list)
     modules: set[str] = field(default_factory=set)
+    keyed: set[str] = field(default_factory=set)
+    """Those of dicts with numbers among their keys; the number in a name with dots may be a place in a list."""
     kinds: set[str] = field(default_factory=set)
     """Of which frameworks there are objects: "nnx", "equinox"."""
     objects: list[tuple[str, Any]] = field(default_factory=list)
     """Those objects with their paths."""
+    others: dict[str, str] = field(default_factory=dict)
+    """What is no array and yet data, by path, in a word: not what modules hold beside their arrays, which is configuration."""
     numbers: list[str] = field(default_factory=list)
-    """Paths of Python's numbers in dicts, lists and tuples outside of any object: no arrays, and perhaps meant to be kept."""
+    """Paths of Python's numbers in variables, dicts, lists and tuples outside of any object: perhaps meant to be kept."""
 
 
 def walk(root: Any, *, ours: bool = False, beside: Any = None) -> Walk:
@@ -132,8 +138,24 @@ class _Walker:
             self._around.add(id(value))
             self._enter(value, at, below)
             self._around.discard(id(value))
-        elif is_number(value) and at.holder is not None and _is_plain(at.holder):
+        else:
+            self._leave(value, at)
+
+    def _leave(self, value: Any, at: _At) -> None:
+        """Note what is no array and yet data."""
+        if value is None or not _is_data(at.holder):
+            return
+        self.found.others[at.path] = kind(value)
+        if is_number(value) and _is_plain(at.holder):
             self.found.numbers.append(at.path)
+
+    def _join(self, value: Any, at: _At, first: int) -> None:
+        """Name an object without arrays itself, in place of all that is in it; one that is empty is not named."""
+        inside = list(self.found.others)[first:]
+        for path in inside:
+            del self.found.others[path]
+        if inside or (is_a(value, "flax.linen", "Module") and _is_data(at.holder)):
+            self.found.others[at.path] = kind(value)
 
     def visit_states(self) -> None:
         """Add what stateful layers of Equinox keep, under the names by which the layers know it."""
@@ -171,28 +193,34 @@ class _Walker:
         self._note(value, at)
         whole = shared_whole(value)
         flat = main_parts(value)
+        known, others = len(self.found.places) + len(self._states), len(self.found.others)
         for key, name, part in parts:
             text, fault = name_of(name)
             path = at.path if key == flat else at.below(text)
             if fault is not None:
-                self._refuse_key(part, path, fault)
+                self._refuse_key(part, inside._replace(path=path, holder=holder), fault)
                 continue
             self.visit(part, inside._replace(path=path, holder=holder, key=key))
             if whole is not None and text == "pytree":
                 self._add_aliases(whole, inside._replace(path=path, holder=holder, key=key))
+        is_object = is_dataclass(value) or (isinstance(value, tuple) and hasattr(value, "_fields"))
+        if at.path and is_object and len(self.found.places) + len(self._states) == known:
+            self._join(value, at, others)
 
     def _enter_dict(self, value: dict[Any, Any], at: _At) -> None:
         """Do what `_enter` does with any container, for a plain dict."""
         self._guard(value, at)
         self._around.add(id(value))
         self.found.modules.add(at.path)
+        if any(str(key).isdecimal() for key in value):
+            self.found.keyed.add(at.path)
         containers, depth = (*at.containers, _label(value)), at.depth + 1
         holder = self._holder(value, "item", at)
         for key, part in value.items():
             text, fault = (key, None) if type(key) is str else name_of(key)
             path = at.below(text)
             if fault is not None:
-                self._refuse_key(part, path, fault)
+                self._refuse_key(part, at._replace(path=path, holder=holder), fault)
             else:
                 self.visit(part, _At(path, containers, at.layer, at.parent, holder, key, depth, at.variable))
         self._around.discard(id(value))
@@ -284,15 +312,17 @@ class _Walker:
                 actual=at.depth + 1,
             )
 
-    def _refuse_key(self, part: Any, path: str, fault: str) -> None:
+    def _refuse_key(self, part: Any, at: _At, fault: str) -> None:
         below = _Walker(ours=False)
         below.visit(part, _At())
         if below.found.places or below._states:
             raise UnsupportedError(
                 f"an array below it has no name: {fault}",
-                tensor=path,
+                tensor=at.path,
                 remedy="Use keys that are text or whole numbers.",
             )
+        if below.found.others:
+            self._leave(part, at)
 
 
 def name_of(key: Any) -> tuple[str, str | None]:
@@ -310,10 +340,22 @@ def name_of(key: Any) -> tuple[str, str | None]:
     return str(key), f"its key {key!r} is a {type(key).__name__}"
 
 
-def _is_plain(holder: Holder) -> bool:
-    """Say whether a holder is a dict, a list or a tuple, and all around it too: what modules hold beside arrays is configuration."""
-    plain = isinstance(holder.value, Mapping | list | tuple)
-    return plain and (holder.outer is None or _is_plain(holder.outer))
+def _is_data(holder: Holder | None) -> bool:
+    """Say whether what a holder has is data: the value of a variable is, what modules of Flax and Equinox hold beside arrays is not."""
+    while holder is not None and holder.how != "variable":
+        if is_nnx_object(holder.value) or is_equinox(holder.value):
+            return False
+        holder = holder.outer
+    return True
+
+
+def _is_plain(holder: Holder | None) -> bool:
+    """Say whether a holder is a variable, a dict, a list or a tuple, and what is around it too."""
+    while holder is not None and holder.how != "variable":
+        if not isinstance(holder.value, Mapping | list | tuple):
+            return False
+        holder = holder.outer
+    return True
 
 
 def _attributes(value: Any) -> Iterator[tuple[Any, Any, Any]]:

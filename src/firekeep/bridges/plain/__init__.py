@@ -68,7 +68,9 @@ def _outline(obj: Any, *, anew: bool) -> Outline:
         convention="torch" if all_torch else None,
         modules=frozenset(tree.modules),
         bare=all_torch,
-        others=tuple(tree.others),
+        others=tree.others,
+        numbers=tuple(tree.numbers),
+        keyed=frozenset(tree.keyed),
     )
 
 

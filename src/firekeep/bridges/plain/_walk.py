@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from firekeep.bridges.plain._leaves import is_tensor
 from firekeep.errors import LimitError, UnsupportedError
+from firekeep.wording import kind
 
 _DEEPEST = 256
 
@@ -44,14 +45,18 @@ class Place:
 class Tree:
     """All tensors of nested containers. `places` are in the order they are met, `modules` the paths of what holds them.
 
-    `others` names values that are no tensors. Raises `UnsupportedError` for two tensors of one name, keys that make no name, a tree
+    `others` says by name what values are that are no tensors, a dataclass or a named tuple of such as one; `numbers` names those that
+    are numbers in dicts, lists and tuples alone. Raises `UnsupportedError` for two tensors of one name, keys that make no name, a tree
     that contains itself and models inside of it, and `LimitError` for one too deep.
     """
 
     def __init__(self, root: Any) -> None:
         self.places: dict[str, Place] = {}
         self.modules: set[str] = set()
-        self.others: list[str] = []
+        self.keyed: set[str] = set()
+        self.others: dict[str, str] = {}
+        self.numbers: list[str] = []
+        self._within_objects = 0
         self._around: set[int] = set()
         self._visit(Place("", root), fault=None)
         self.modules.discard("")
@@ -69,7 +74,9 @@ class Tree:
         elif is_container(value):
             self._enter(place, fault)
         elif value is not None:  # which stands for nothing in trees
-            self.others.append(place.path)
+            self.others[place.path] = kind(value)
+            if isinstance(value, bool | int | float) and not self._within_objects:
+                self.numbers.append(place.path)
 
     def _enter(self, place: Place, fault: str | None) -> None:
         value = place.value
@@ -88,13 +95,28 @@ class Tree:
             )
         self._around.add(id(value))
         self.modules.add(place.path)
+        if isinstance(value, Mapping) and any(str(key).isdecimal() for key in value):
+            self.keyed.add(place.path)
         self.modules.update(_told_modules(value, place.path))
+        known, others, is_object = len(self.places), len(self.others), _is_object(value)
+        self._within_objects += is_object
         prefix = "" if place.route is None else f"{place.path}."
         for key, child, is_field in children(value):
             name, new_fault = _name(key)
             below = Place(prefix + name, child, value, key, _Route(place.route, key, is_field))
             self._visit(below, fault=fault or new_fault)
         self._around.discard(id(value))
+        self._within_objects -= is_object
+        if place.path and is_object and len(self.places) == known:
+            self._join(place, others)
+
+    def _join(self, place: Place, first: int) -> None:
+        """Name an object without tensors itself, in place of all that is in it; one that is empty is not named."""
+        inside = list(self.others)[first:]
+        for path in inside:
+            del self.others[path]
+        if inside or _is_linen(place.value):
+            self.others[place.path] = kind(place.value)
 
     def _list(self, place: Place, fault: str | None) -> None:
         if fault is not None:
@@ -148,6 +170,17 @@ def _told_modules(value: Any, path: str) -> Iterator[str]:
         for name in metadata:
             if isinstance(name, str):
                 yield f"{path}.{name}" if path and name else path or name
+
+
+def _is_object(value: Any) -> bool:
+    """Tell dataclasses and named tuples from containers that say nothing but what is in them."""
+    return is_dataclass(value) or (isinstance(value, tuple) and hasattr(value, "_fields"))
+
+
+def _is_linen(value: Any) -> bool:
+    """Tell a module of Linen, whose tensors are never in it."""
+    cls = getattr(sys.modules.get("flax.linen"), "Module", None)
+    return isinstance(cls, type) and isinstance(value, cls)
 
 
 def _is_model(value: Any) -> bool:

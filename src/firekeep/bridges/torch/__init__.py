@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,10 @@ __all__ = [
     "extra_state",
     "facts",
     "fill",
+    "gradient_faults",
+    "gradients",
     "ids_of",
+    "modules_of",
     "name",
     "outline",
     "owns",
@@ -45,6 +48,7 @@ __all__ = [
     "schedules",
     "seeded",
     "set_extra_state",
+    "set_gradients",
     "set_rng_state",
     "tensor_of",
 ]
@@ -233,6 +237,37 @@ def frozen(obj: nn.Module) -> list[str]:
     from firekeep.bridges.torch import _extra_state
 
     return _extra_state.frozen(obj)
+
+
+def modules_of(obj: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Give all modules, by the names that slots begin with."""
+    from firekeep.bridges.torch import _extra_state
+
+    return _extra_state.modules_of(obj)
+
+
+def gradients(obj: nn.Module) -> list[TensorEntry]:
+    """Describe the gradients that parameters have, by the names of slots; no bytes are drawn.
+
+    Raises `UnsupportedError` naming one that is sparse, or sharded.
+    """
+    from firekeep.bridges.torch import _gradients
+
+    return _gradients.gradients(obj)
+
+
+def gradient_faults(obj: nn.Module, found: Mapping[str, TensorEntry]) -> dict[str, str]:
+    """Say which gradients no parameter of this name takes, and why; nothing is changed."""
+    from firekeep.bridges.torch import _gradients
+
+    return _gradients.gradient_faults(obj, found)
+
+
+def set_gradients(obj: nn.Module, found: Mapping[str, TensorEntry]) -> None:
+    """Give parameters these gradients, and all others none."""
+    from firekeep.bridges.torch import _gradients
+
+    _gradients.set_gradients(obj, found)
 
 
 def extra_state(obj: nn.Module) -> dict[str, Any]:

@@ -44,7 +44,8 @@ class AtOnce:
         """Put tensors into the places found; once, as the model is another one then."""
         found = self._found(obj)
         self._walked = None
-        _fill.fill(obj, fillings, done, found=found)
+        # A function of the user's that chooses names was called meanwhile, and may have done anything.
+        _fill.fill(obj, fillings, done, found=found if found is not None and found.is_still_so() else None)
 
     def _found(self, obj: nn.Module) -> Walk | None:
         return self._walked[1] if self._walked is not None and self._walked[0] is obj else None

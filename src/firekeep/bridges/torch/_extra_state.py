@@ -1,4 +1,4 @@
-"""What modules keep that is no tensor: `get_extra_state` and `set_extra_state`, and which parameters take no gradient."""
+"""What modules have besides tensors: a state of their own, code that changes tensors on their way, parameters without a gradient."""
 
 from __future__ import annotations
 
@@ -24,7 +24,38 @@ def set_extra_state(root: nn.Module, states: Mapping[str, Any]) -> None:
 
 def frozen(root: nn.Module) -> list[str]:
     """List the parameters that take no gradient; see the door."""
-    return [_bare(path) for path, value in _inside(root).named_parameters() if not value.requires_grad]
+    return [path for path, value in named_parameters(root) if not value.requires_grad]
+
+
+def named_parameters(root: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Give the parameters, tied ones once, by the names of slots."""
+    return ((_bare(path), value) for path, value in _inside(root).named_parameters())
+
+
+def keeps_more(module: nn.Module) -> bool:
+    """Say whether a module by itself keeps a state besides its tensors."""
+    own = type(module)
+    takes = own.set_extra_state is not nn.Module.set_extra_state
+    return takes and own.get_extra_state is not nn.Module.get_extra_state
+
+
+def rewrites(module: Any) -> bool:
+    """Say whether code other than PyTorch's changes tensors of a module on their way into a state dict or out of one."""
+    own = type(module)
+    if not (_is_torch(own._load_from_state_dict) and _is_torch(own._save_to_state_dict)):  # noqa: SLF001 - nothing else tells
+        return True
+    hooks = (module._load_state_dict_pre_hooks, module._state_dict_hooks)  # noqa: SLF001
+    return any(some and not all(map(_is_torch, some.values())) for some in hooks)
+
+
+def _is_torch(hook: Any) -> bool:
+    code = getattr(hook, "hook", hook)
+    return (getattr(code, "__module__", None) or type(code).__module__).partition(".")[0] == "torch"
+
+
+def modules_of(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Give the modules, by the names that slots begin with."""
+    return ((_bare(path), module) for path, module in _inside(root).named_modules())
 
 
 def _inside(root: nn.Module) -> nn.Module:
@@ -36,8 +67,6 @@ def _bare(path: str) -> str:
 
 
 def _keepers(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for path, module in _inside(root).named_modules():
-        own = type(module)
-        takes = own.set_extra_state is not nn.Module.set_extra_state
-        if takes and own.get_extra_state is not nn.Module.get_extra_state:
-            yield _bare(path), module
+    for path, module in modules_of(root):
+        if keeps_more(module):
+            yield path, module

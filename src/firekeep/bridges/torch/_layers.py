@@ -100,6 +100,11 @@ def is_list(cls: type[nn.Module]) -> bool:
     return issubclass(cls, nn.ModuleList | nn.Sequential | nn.ParameterList)
 
 
+def is_keyed(cls: type[nn.Module]) -> bool:
+    """Say whether the children of a class go by keys."""
+    return issubclass(cls, nn.ModuleDict | nn.ParameterDict)
+
+
 def may_be_packed(cls: type[nn.Module]) -> bool:
     """Say whether modules of a class are layers quantized by PyTorch."""
     place = cls.__module__

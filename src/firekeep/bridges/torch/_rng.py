@@ -83,11 +83,15 @@ def facts() -> dict[str, str | int | bool]:
         "cpu_capability": str(torch.backends.cpu.get_cpu_capability()),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "float32_matmul_precision": str(torch.get_float32_matmul_precision()),
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "mkldnn": bool(torch.backends.mkldnn.enabled),
     }
     if _uses_cuda():
         told["cuda"] = str(torch.version.cuda)
         told["cuda_devices"] = ", ".join(torch.cuda.get_device_name(one) for one in range(torch.cuda.device_count()))
         told["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
+        told["cudnn_deterministic"] = bool(torch.backends.cudnn.deterministic)
+        told["cudnn_allow_tf32"] = bool(torch.backends.cudnn.allow_tf32)
     return told
 
 

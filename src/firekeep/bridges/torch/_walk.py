@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from firekeep.bridges.torch._layers import (
     PARENTS,
     class_of,
     facts_of,
+    is_keyed,
     is_list,
     is_packed,
     kind_of,
@@ -62,9 +63,12 @@ class Walk:
     places: list[Place] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
     modules: set[str] = field(default_factory=set)
+    keyed: set[str] = field(default_factory=set)
     valueless: list[str] = field(default_factory=list)
     parts: list[tuple[str, nn.Module]] = field(default_factory=list)
     """All parts with their paths, the model itself as the first."""
+    held: list[tuple[Mapping[str, object], str, object]] = field(default_factory=list)
+    """What hangs where: the dict of a module, a name, and what is there."""
     _ties: dict[str, str] | None = None
 
     @property
@@ -73,6 +77,10 @@ class Walk:
         if self._ties is None:
             self._ties = first_names(self.places)
         return self._ties
+
+    def is_still_so(self) -> bool:
+        """Say whether everything hangs where it was found; of modules compiled to TorchScript nobody can tell."""
+        return all(isinstance(around, dict) and around.get(name) is one for around, name, one in self.held)
 
 
 def walk(root: nn.Module) -> Walk:
@@ -94,6 +102,7 @@ class _Class:
     kind: str | None
     label: str
     is_list: bool
+    is_keyed: bool
     may_be_packed: bool
     inner: str | None
 
@@ -136,9 +145,12 @@ class _Walker:
             self._around.discard(id(module))
             return
         listed = (*containers, "Vec") if known.is_list else inside
+        if known.is_keyed:
+            self.found.keyed.add(path)
         self._hold(module, prefix, layer, inside, listed)
         passed = around if known.kind is None else None
         for name, child in module._modules.items():  # noqa: SLF001
+            self.found.held.append((module._modules, name, child))  # noqa: SLF001
             if child is None:
                 continue
             below = prefix + name
@@ -152,8 +164,9 @@ class _Walker:
         self, module: nn.Module, prefix: str, layer: Layer | None, inside: tuple[str, ...], listed: tuple[str, ...]
     ) -> None:
         """Add parameters, then persistent buffers: as a state dict is made, further names of a tied tensor included."""
-        places = self.found.places
+        places, held = self.found.places, self.found.held
         for name, value in module._parameters.items():  # noqa: SLF001
+            held.append((module._parameters, name, value))  # noqa: SLF001
             if value is not None:
                 owner = listed if name.isdecimal() else inside
                 places.append(Place(prefix + name, module, name, value, layer, owner, is_parameter=True))
@@ -161,6 +174,7 @@ class _Walker:
             return
         fleeting = getattr(module, "_non_persistent_buffers_set", ())
         for name, buffer in module._buffers.items():  # noqa: SLF001
+            held.append((module._buffers, name, buffer))  # noqa: SLF001
             if buffer is not None and name not in fleeting:
                 owner = listed if name.isdecimal() else inside
                 places.append(Place(prefix + name, module, name, buffer, layer, owner))
@@ -182,6 +196,7 @@ class _Walker:
         """Give the module inside all that only stands around it, and what its class tells."""
         while (known := self._classes.get(type(module)) or self._class(module)).inner is not None:
             inside: Any = module._modules[known.inner]  # noqa: SLF001 - wrappers hand other attributes on to the module inside
+            self.found.held.append((module._modules, known.inner, inside))  # noqa: SLF001
             module = inside
         return module, known
 
@@ -191,6 +206,7 @@ class _Walker:
             kind=kind_of(written),
             label=f"Struct:{label_of(module)}",
             is_list=is_list(written),
+            is_keyed=is_keyed(written),
             may_be_packed=may_be_packed(type(module)),
             inner=next((name for cls, name in self._wrappers if isinstance(module, cls)), None),
         )

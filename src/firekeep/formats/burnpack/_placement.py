@@ -13,6 +13,7 @@ from operator import le, or_
 
 from firekeep.blobs import CHUNK
 from firekeep.errors import MetadataError, TruncatedError
+from firekeep.formats._signatures import COPY_AGAIN
 from firekeep.formats.burnpack._layout import ALIGNMENT, HEADER, data_start
 from firekeep.formats.burnpack._table import Table
 from firekeep.sources import Source
@@ -107,6 +108,7 @@ def _truncated(source: Source, expected: int, unaligned: int) -> TruncatedError:
         f"the file is truncated: its table needs {expected} bytes, it has {source.size}{hint}",
         limit=expected,
         actual=source.size,
+        remedy=COPY_AGAIN,
     )
 
 

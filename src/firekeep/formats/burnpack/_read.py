@@ -11,6 +11,7 @@ from firekeep.entry import TensorEntry
 from firekeep.errors import HeaderError, LimitError, TruncatedError
 from firekeep.formats._protocol import Container, OpenOptions
 from firekeep.formats._rows import Rows
+from firekeep.formats._signatures import COPY_AGAIN
 from firekeep.formats.burnpack._findings import find
 from firekeep.formats.burnpack._layout import HEADER, MAGIC, VERSION
 from firekeep.formats.burnpack._placement import Placement, place
@@ -128,7 +129,10 @@ def _read_header(source: Source, limits: Limits) -> tuple[int, int]:
 
 def _truncated(expected: int, actual: int, what: str) -> TruncatedError:
     return TruncatedError(
-        f"the file is truncated: its {what} needs {expected} bytes, it has {actual}", limit=expected, actual=actual
+        f"the file is truncated: its {what} needs {expected} bytes, it has {actual}",
+        limit=expected,
+        actual=actual,
+        remedy=COPY_AGAIN,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firekeep.errors import LimitError, MetadataError, TruncatedError
+from firekeep.formats._signatures import COPY_AGAIN
 from firekeep.limits import Limits
 from firekeep.sources import Source
 
@@ -72,6 +73,7 @@ class Cursor:
                 offset=start,
                 limit=end,
                 actual=len(self._data),
+                remedy=COPY_AGAIN,
             )
         self.position = end
         return self._data[start:end]

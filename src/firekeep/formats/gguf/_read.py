@@ -18,6 +18,7 @@ from firekeep.entry import TensorEntry
 from firekeep.errors import HeaderError, LimitError, MetadataError, TruncatedError, UnsupportedError
 from firekeep.formats._absent import absent, tell_absent
 from firekeep.formats._protocol import Container, OpenOptions
+from firekeep.formats._signatures import COPY_AGAIN
 from firekeep.formats.gguf._cursor import ArrayAt, Cursor
 from firekeep.formats.gguf._types import BLOCKS, PLAIN
 from firekeep.garbage import collector_paused
@@ -104,7 +105,7 @@ def _read_table(source: Source, limits: Limits) -> _Table:
     if head[:4] != _MAGIC[: len(head)]:
         raise HeaderError(f"a GGUF file begins with {_MAGIC!r}, this one with {head[:4]!r}", offset=0)
     if len(head) < 8:
-        raise TruncatedError("the file ends within its header", limit=24, actual=source.size)
+        raise TruncatedError("the file ends within its header", limit=24, actual=source.size, remedy=COPY_AGAIN)
     order: Literal["little", "big"] = "little" if head[4:6] != b"\0\0" else "big"
     version = int.from_bytes(head[4:8], order)
     if not 1 <= version <= 3:
@@ -131,7 +132,10 @@ def _require_count(tensors: int, limits: Limits, source: Source) -> None:
         )
     if tensors * 16 > source.size:
         raise TruncatedError(
-            f"the file claims {tensors} tensors and has {source.size} bytes", limit=tensors * 16, actual=source.size
+            f"the file claims {tensors} tensors and has {source.size} bytes",
+            limit=tensors * 16,
+            actual=source.size,
+            remedy=COPY_AGAIN,
         )
 
 
@@ -179,6 +183,7 @@ def _place(source: Source, table: _Table, begin: int, options: OpenOptions) -> t
                 tensor=row.name,
                 limit=begin + start + nbytes,
                 actual=source.size,
+                remedy=COPY_AGAIN,
             )
         if nbytes and start < before[2] and (start, start + nbytes) != before[1:]:
             raise MetadataError(f"tensors {before[0]!r} and {row.name!r} both claim byte {begin + start} of the file")

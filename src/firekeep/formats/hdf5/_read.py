@@ -63,6 +63,7 @@ def _open_archive(source: Source, limits: Limits) -> Container:
         details={**inside.details, **{key: value for key, value in told.items() if isinstance(value, str)}},
         values=lambda: {name.removesuffix(".json"): value for name, value in texts.items() if value},
         check=lambda: itertools.chain(_check_members(directory), inside.check()),
+        attest=lambda _entry: directory.attest(member),
     )
 
 

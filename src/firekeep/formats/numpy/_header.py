@@ -9,6 +9,7 @@ from typing import Any
 
 from firekeep.dtypes import BY_NAME, DType
 from firekeep.errors import HeaderError, LimitError, MetadataError, TruncatedError, UnsupportedError
+from firekeep.formats._signatures import COPY_AGAIN
 from firekeep.formats.numpy._literal import parse_literal
 from firekeep.limits import Limits
 
@@ -91,7 +92,7 @@ def _unit(dtype: DType | None) -> int:
 def _find(head: bytes | memoryview, size: int) -> tuple[int, str]:
     """Find where the header's text ends and the data begin."""
     if len(head) < 12 and size < 12:
-        raise TruncatedError("the array ends within its header", limit=12, actual=size)
+        raise TruncatedError("the array ends within its header", limit=12, actual=size, remedy=COPY_AGAIN)
     version = (head[6], head[7])
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise UnsupportedError(
@@ -101,7 +102,12 @@ def _find(head: bytes | memoryview, size: int) -> tuple[int, str]:
     length = int.from_bytes(head[8 : 8 + width], "little")
     start = 8 + width + length
     if start > size:
-        raise TruncatedError(f"the header of the array needs {start} bytes, there are {size}", limit=start, actual=size)
+        raise TruncatedError(
+            f"the header of the array needs {start} bytes, there are {size}",
+            limit=start,
+            actual=size,
+            remedy=COPY_AGAIN,
+        )
     if start > LONGEST:
         raise LimitError(
             f"the header of the array has {length} bytes, at most {LONGEST} are read", limit=LONGEST, actual=start

@@ -81,6 +81,7 @@ def _open_npz(source: Source, options: OpenOptions) -> Container:
         notes=(*directory.notes, *_tell_others(others), *tell_absent(entries)),
         details={"members": len(directory.members), "deflated": sum(member.method != 0 for member in members)},
         check=lambda: itertools.chain(_check(directory), check_bools(entries)),
+        attest=lambda entry: directory.attest(directory.members[f"{entry.name}{_SUFFIX}"]),
     )
 
 

@@ -6,6 +6,7 @@ remembered, shown and judged by `scan_source`, and never done.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from firekeep.errors import WrongFormatError
@@ -18,7 +19,16 @@ from firekeep.formats.pytorch._report import ScanGlobal, ScanReport
 from firekeep.garbage import collector_paused
 from firekeep.sources import Source
 
-__all__ = ["Opaque", "ScanGlobal", "ScanReport", "TensorRef", "open_container", "scan_folder", "scan_source"]
+__all__ = [
+    "Opaque",
+    "ScanGlobal",
+    "ScanReport",
+    "TensorRef",
+    "open_container",
+    "scan_folder",
+    "scan_set",
+    "scan_source",
+]
 
 
 def open_container(source: Source, options: OpenOptions) -> Container:
@@ -71,3 +81,10 @@ def scan_folder(place: Path, options: OpenOptions) -> ScanReport:
     from firekeep.formats.pytorch import _folder
 
     return _folder.scan_folder(place, options)
+
+
+def scan_set(index: Path, files: Sequence[Path], options: OpenOptions) -> ScanReport:
+    """Say the same of the files that an index names, as one report of one budget: `member` starts with the file's name."""
+    from firekeep.formats.pytorch import _folder
+
+    return _folder.scan_set(index, files, options)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from firekeep.blobs import Blob, WindowBlob
-from firekeep.formats._zip import ZipDirectory, ZipMember
+from firekeep.blobs import Blob, StridedBlob, WindowBlob
+from firekeep.formats._zip import InflatedBlob, ZipDirectory, ZipMember
 from firekeep.sources import Source
 
 
@@ -37,6 +37,10 @@ class MemberBlob(Blob):
         """Give the file and the offset."""
         return self._source, self._directory.data_offset(self._member) + self._start
 
+    def attest(self) -> bool:
+        """Compare the whole member with its checksum."""
+        return self._directory.attest(self._member)
+
 
 def part_of(blob: Blob, start: int, nbytes: int) -> Blob | None:
     """Give a range of a blob that is a window of a file; None for other blobs."""
@@ -47,35 +51,42 @@ def part_of(blob: Blob, start: int, nbytes: int) -> Blob | None:
     return None
 
 
+def attest(blob: Blob) -> bool:
+    """Compare the member of an archive that a tensor is made of with its checksum; False for bytes from elsewhere."""
+    while isinstance(blob, StridedBlob | BoolBlob | ResolvedBlob):
+        blob = blob.base
+    return blob.attest() if isinstance(blob, MemberBlob) else isinstance(blob, InflatedBlob) and blob.is_checked
+
+
 class BoolBlob(Blob):
     """Bools: bytes other than 0 and 1 are given as 1, since an array of such bools computes nonsense."""
 
-    __slots__ = ("_base",)
+    __slots__ = ("base",)
 
     def __init__(self, base: Blob) -> None:
-        self._base = base
+        self.base = base
         super().__init__(base.nbytes)
 
     def view(self) -> memoryview:
         """Give the window itself where all bytes are 0 or 1, else a mended copy."""
         import numpy as np
 
-        view = self._base.view()
+        view = self.base.view()
         raw = np.frombuffer(view, np.uint8)
         return view if raw.size == 0 or raw.max() <= 1 else (raw != 0).view(np.uint8).data
 
     def identity(self) -> Hashable | None:
         """Say where the bytes are."""
-        return self._base.identity()
+        return self.base.identity()
 
 
 class ResolvedBlob(Blob):
     """A view that PyTorch saved with its conjugation or negation still to be done."""
 
-    __slots__ = ("_base", "_conjugate", "_negate", "_numpy")
+    __slots__ = ("_conjugate", "_negate", "_numpy", "base")
 
     def __init__(self, base: Blob, *, numpy: str, conjugate: bool, negate: bool) -> None:
-        self._base = base
+        self.base = base
         self._numpy = numpy
         self._conjugate = conjugate
         self._negate = negate
@@ -85,7 +96,7 @@ class ResolvedBlob(Blob):
         """Compute the values into a fresh buffer."""
         import numpy as np
 
-        array = np.frombuffer(self._base.view(), np.dtype(self._numpy))
+        array = np.frombuffer(self.base.view(), np.dtype(self._numpy))
         if self._conjugate:
             array = np.conj(array)
         if self._negate:
@@ -94,5 +105,5 @@ class ResolvedBlob(Blob):
 
     def identity(self) -> Hashable | None:
         """Say where the bytes are and what is done to them."""
-        below = self._base.identity()
+        below = self.base.identity()
         return None if below is None else (below, self._conjugate, self._negate)

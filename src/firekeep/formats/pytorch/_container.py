@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from firekeep.formats._protocol import Container, Finding, OpenOptions
+from firekeep.formats.pytorch._blobs import attest
 from firekeep.formats.pytorch._flatten import Flattener, key_name
 from firekeep.formats.pytorch._found import Found
 from firekeep.formats.pytorch._layers import tell_layers, tell_submodules
@@ -43,7 +44,16 @@ def assemble(found: Found, options: OpenOptions) -> Container:
         submodules=tell_submodules(flattener.modules, flattener.state_metadata),
         values=lambda: values.make(root),
         check=lambda: _check(found),
+        attest=lambda entry: attest(entry.blob),
+        taken=_taken(found, rebuilder, flattener),
     )
+
+
+def _taken(found: Found, rebuilder: Rebuilder, flattener: Flattener) -> dict[str, int]:
+    """Say what the file took of its limits: one that holds for the pickle and for the walk through it by what was more."""
+    walked = {"pickle_nodes": flattener.visited, "text_bytes": flattener.spelled}
+    more = {field: max(amount, found.taken.get(field, 0)) for field, amount in walked.items()}
+    return {**found.taken, **more, "expanded_bytes": rebuilder.expanded}
 
 
 def _check(found: Found) -> Iterator[Finding]:

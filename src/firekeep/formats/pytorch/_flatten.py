@@ -50,7 +50,8 @@ class Flattener:
 
     `state_metadata` is what state dicts say of their modules (`_metadata`), by the module's path. `modules` are those of whole models
     by path, each before the ones inside it. `hidden` counts tensors that are plain attributes of a module, which `state_dict()`
-    leaves out too, `compiled` the models of `torch.compile`, whose names are those of the models inside.
+    leaves out too, `compiled` the models of `torch.compile`, whose names are those of the models inside, `visited` the values met and
+    `spelled` the bytes of their names, as the limits count them.
     """
 
     def __init__(self, rebuilder: Rebuilder, limits: Limits, classes: ScriptClasses | None = None) -> None:
@@ -63,8 +64,8 @@ class Flattener:
         self._rebuilder = rebuilder
         self._limits = limits
         self._classes = classes
-        self._visited = 0
-        self._spelled = 0
+        self.visited = 0
+        self.spelled = 0
         self._weight = 1
         self._later: deque[Child] = deque()
         self._seen: set[int] = set()
@@ -123,10 +124,10 @@ class Flattener:
 
     def _take(self, value: Any, name: str, mode: int) -> bool:
         """List a value that is a tensor; True when it needs no further look."""
-        self._visited += 1
-        if self._visited > self._limits.pickle_nodes:
+        self.visited += 1
+        if self.visited > self._limits.pickle_nodes:
             self._refuse(
-                "pickle_nodes", self._limits.pickle_nodes, self._visited, "values, counted each time they are met"
+                "pickle_nodes", self._limits.pickle_nodes, self.visited, "values, counted each time they are met"
             )
         kind = type(value)
         if kind is not Call and kind is not StorageRef and kind is not RawTensor:
@@ -188,10 +189,10 @@ class Flattener:
                 continue
             value = self._uncompiled(value)
             text = prefix + (key if type(key) is str else key_name(key))
-            self._spelled += len(text) * weight
-            if self._spelled > self._limits.text_bytes:
+            self.spelled += len(text) * weight
+            if self.spelled > self._limits.text_bytes:
                 what = f"bytes of names, where those below an object that is met again count double, and so on up to {_HEAVIEST} times"
-                self._refuse("text_bytes", self._limits.text_bytes, self._spelled, what)
+                self._refuse("text_bytes", self._limits.text_bytes, self.spelled, what)
             yield value, text, mode
 
     def _uncompiled(self, value: Any) -> Any:

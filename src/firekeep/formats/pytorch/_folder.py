@@ -1,15 +1,16 @@
-"""Scanning all files of a folder, as one report."""
+"""Scanning all files of a folder, or of a set, as one report."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from firekeep.formats._protocol import OpenOptions
 from firekeep.formats.pytorch._report import ScanGlobal, ScanReport, ordered
-from firekeep.formats.pytorch._scan import scan
+from firekeep.formats.pytorch._scan import Search, scan
+from firekeep.garbage import collector_paused
 from firekeep.sources import FileSource
 
 _MOST_FILES = 10_000
@@ -40,6 +41,23 @@ def scan_folder(place: Path, options: OpenOptions) -> ScanReport:
     return ScanReport(
         globals=ordered(found), damaged=f"{damaged[0]}{more}" if damaged else None, pickles=pickles, path=str(place)
     )
+
+
+def scan_set(index: Path, files: Sequence[Path], options: OpenOptions) -> ScanReport:
+    """Scan the files of a set, which together may take what one file may; what is not there was not scanned."""
+    search = Search(options.limits, sum(file.stat().st_size for file in files if file.is_file()))
+    with collector_paused():
+        for file in files:
+            try:
+                source = FileSource(file)
+            except OSError as error:
+                search.damaged.append(f"{file.name!r} was not scanned: {error.strerror or error}")
+                continue
+            try:
+                search.any(source, file.name, 0, expected=True)
+            finally:
+                source.close()
+    return search.report(str(index))
 
 
 def _scan_one(path: Path, options: OpenOptions) -> ScanReport:

@@ -29,4 +29,6 @@ class Found:
     later_notes: Callable[[], Sequence[str]] = tuple
     """Notes that are complete once the storages were looked up."""
     classes: ScriptClasses | None = None
+    taken: Mapping[str, int] = field(default_factory=dict)
+    """What its pickles took, by the names of the limits."""
     check: Callable[[], Iterator[Finding]] = field(default=_no_findings)

@@ -9,7 +9,8 @@ before them was at times left as the machine had it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,7 @@ class LegacyFile:
     notes: tuple[str, ...]
     little_endian: bool
     end: int
+    taken: Mapping[str, int]
 
 
 class LegacyStorages(StorageTable):
@@ -72,6 +74,7 @@ class PickleStream:
     position: int = 0
     protocol: int = 0
     globals: dict[tuple[str, str], Global] = field(default_factory=dict)
+    taken: Counter[str] = field(default_factory=Counter)
 
     def load(self, place: str, persistent: Callable[[Any], Any] | None = None) -> Any:
         """Read the next pickle; raises as `Machine.run` does."""
@@ -92,6 +95,7 @@ class PickleStream:
                     raise _too_long(place, self.limits) from None
                 raise
             self.position += machine.position
+            self.taken.update({**machine.taken(), "pickle_bytes": machine.position})
             self.protocol = machine.protocol
             self.globals.update(machine.globals)
             return value
@@ -126,7 +130,7 @@ def read_legacy(source: Source, limits: Limits) -> LegacyFile:
     end = _place_storages(source, storages, keys, stream.position, little=little)
     if end < source.size:
         notes.append(f"{source.size - end} bytes follow the last storage, at {end}")
-    return LegacyFile(root, storages, protocol, stream.globals, tuple(notes), little, end)
+    return LegacyFile(root, storages, protocol, stream.globals, tuple(notes), little, end, stream.taken)
 
 
 def open_legacy(source: Source, options: OpenOptions) -> Found:
@@ -143,6 +147,7 @@ def open_legacy(source: Source, options: OpenOptions) -> Found:
             "written_on_big_endian": not file.little_endian,
         },
         notes=file.notes,
+        taken=file.taken,
     )
 
 

@@ -36,7 +36,7 @@ class Machine(Work):
         before its STOP, `LimitError` beyond the limits; all say the byte and the opcode.
         """
         data, memo, persistent = self.data, self.memo, self.persistent
-        pos = self.position
+        pos = start = self.position
         stack: list[Any] = []
         meta: list[list[Any]] = []
         made = 0
@@ -224,8 +224,6 @@ class Machine(Work):
         except _READ_ERRORS as error:
             raise self.explain(pos, error) from None
         finally:
-            self.opcodes = min(
-                self.limits.pickle_opcodes - left, max(0, pos - self.position)
-            )  # each takes a byte or more
             self.made += made
             self.position = max(self.position, pos)
+            self.opcodes = min(self.limits.pickle_opcodes - left, self.position - start)  # each takes a byte or more

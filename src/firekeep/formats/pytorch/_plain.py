@@ -54,4 +54,5 @@ def read_plain(source: Source, options: OpenOptions) -> Found:
         globals=machine.globals,
         details={"pickle_protocol": machine.protocol},
         notes=[f"{rest} bytes follow the pickle, at {machine.position}"] if rest else [],
+        taken=machine.taken(),
     )

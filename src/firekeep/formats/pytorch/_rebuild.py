@@ -27,7 +27,8 @@ _FREE_EXPANSION = 8
 class Rebuilder:
     """Gives the `Tensor` that a call, or a storage by itself, stands for.
 
-    `attributes` counts tensors that were set on other tensors, which no list of names has.
+    `attributes` counts tensors that were set on other tensors, which no list of names has, `expanded` the bytes that views which repeat
+    add to the file.
     """
 
     def __init__(self, storages: StorageTable, limits: Limits) -> None:
@@ -37,7 +38,7 @@ class Rebuilder:
         self._handlers: dict[Global, Handler | None] = {}
         self._nested: dict[Call, Storage] = {}
         self._depth = 0
-        self._expanded = 0
+        self.expanded = 0
 
     def is_tensor(self, value: Any) -> bool:
         """Tell whether `recognise` would give a tensor, without making it."""
@@ -147,12 +148,12 @@ class Rebuilder:
             return None
         free = max(0, _FREE_EXPANSION * room - storage.expanded)
         beyond = max(0, nbytes - span - free)
-        if self._expanded + beyond > self._limits.expanded_bytes:
+        if self.expanded + beyond > self._limits.expanded_bytes:
             return (
                 f"it repeats {span:,} bytes of its storage so that they make {nbytes:,}, and views that repeat may add "
                 f"{self._limits.expanded_bytes:,} bytes to a file: firekeep.Limits(expanded_bytes=...) allows more"
             )
-        self._expanded += beyond
+        self.expanded += beyond
         storage.expanded += nbytes - span
         return None
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firekeep.formats.pytorch._verdicts import DANGEROUS, SAFE, Verdict
+from firekeep.showing import Shown
 
 _SHOWN = 50
 
@@ -40,8 +41,8 @@ class ScanGlobal:
         return f"{self.verdict}: {path}, {done} {self.count}x, first at byte {self.offset}{where}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ScanReport(Shown):
     """What the pickles of a file would import. `damaged` says what is wrong with them, where something is.
 
     `safe` means that every name is known to be harmless and every pickle whole. Names that are merely unknown make a file not

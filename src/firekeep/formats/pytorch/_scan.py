@@ -51,7 +51,7 @@ _PACKED = {
 
 def scan(source: Source, options: OpenOptions) -> ScanReport:
     """Look through a file; see `firekeep.formats.pytorch.scan_source`."""
-    search = _Search(options.limits, source.size)
+    search = Search(options.limits, source.size)
     with collector_paused():
         search.any(source, "", 0, expected=True)
     return search.report(source.path)
@@ -70,19 +70,22 @@ class _Watcher(Machine):
         return super().call(func, args)
 
 
-class _Search:
+class Search:
+    """Looks through files and what is in them, all for one report; `damaged` says what is wrong with them."""
+
     def __init__(self, limits: Limits, size: int) -> None:
         self._limits = limits
         self._budget = Budget(limits, size)
         self._found: dict[tuple[str, str, str], ScanGlobal] = {}
-        self._damaged: list[str] = []
+        self.damaged: list[str] = []
         self._pickles = 0
 
     def report(self, path: str | None) -> ScanReport:
+        """Say what was found so far."""
         damaged = None
-        if self._damaged:
-            more = len(self._damaged) - 1
-            damaged = self._damaged[0] + (f" (and {more} more)" if more else "")
+        if self.damaged:
+            more = len(self.damaged) - 1
+            damaged = self.damaged[0] + (f" (and {more} more)" if more else "")
         if unseen := self._budget.verdict():
             damaged = f"{damaged}; {unseen}" if damaged else unseen
         return ScanReport(globals=ordered(self._found.values()), damaged=damaged, pickles=self._pickles, path=path)
@@ -106,9 +109,9 @@ class _Search:
             if ends_as_zip(source):
                 self._zip(source, member, depth, expected=False)
         elif kind == "pickle" and expected and member:
-            self._damaged.append(f"{member!r} is no pickle")
+            self.damaged.append(f"{member!r} is no pickle")
         elif packed := next((name for magic, name in _PACKED.items() if head.startswith(magic)), None):
-            self._damaged.append(
+            self.damaged.append(
                 f"{repr(member) if member else 'the file'} is packed with {packed}: what is in it was not looked at"
             )
 
@@ -143,7 +146,7 @@ class _Search:
                 and (wrong := directory.check(entry))
                 and wrong.severity == "error"
             ):
-                self._damaged.append(wrong.message)
+                self.damaged.append(wrong.message)
             return Window(source, window[1], blob.nbytes)
         head = bytes(next(blob.chunks(_HEAD), b""))
         if not (head.startswith((b"PK", _NPY)) or head[257:262] == b"ustar" or looks_like_pickle(head)):
@@ -154,13 +157,13 @@ class _Search:
         try:
             return MemorySource(blob.inflate())
         except DigestError as error:
-            self._damaged.append(error.message)
+            self.damaged.append(error.message)
             return MemorySource(blob.inflate(verify=False))
 
     def _salvage(self, source: Source, member: str, depth: int, error: FirekeepError | None, *, expected: bool) -> None:
         """Look at what the local headers of a damaged or tampered archive lead to."""
         if error is not None and expected:
-            self._damaged.append(error.message)
+            self.damaged.append(error.message)
         for name, data in salvage_members(source, most=self._budget.inflatable):
             inner = f"{member}/{name}" if member else name
             self._budget.inflate(min(len(data), self._budget.inflatable))
@@ -170,7 +173,7 @@ class _Search:
         try:
             members, _ = read_members(source)
         except FirekeepError as error:
-            self._damaged.append(error.message)
+            self.damaged.append(error.message)
             return
         for name, window in members.items():
             inner = f"{member}/{name}" if member else name
@@ -209,7 +212,7 @@ class _Search:
             if error is not None:
                 self._after(machine, member)
                 if expected or number:
-                    self._damaged.append(error.message)
+                    self.damaged.append(error.message)
                 return
             position += machine.position
             if number == 0 and type(value) is int and value == MAGIC:

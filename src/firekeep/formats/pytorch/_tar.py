@@ -12,6 +12,7 @@ Files that only pretend to be of this kind keep `_rebuild_tensor_v2` calls in th
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from typing import Any
 
 from firekeep.blobs import Blob, WindowBlob
@@ -23,7 +24,6 @@ from firekeep.formats.pytorch._legacy import PickleStream, read_system
 from firekeep.formats.pytorch._storages import StorageTable, declared_bytes, key_text, show, storage_dtype
 from firekeep.formats.pytorch._tensors import RawTensor
 from firekeep.formats.pytorch._window import Window
-from firekeep.limits import Limits
 from firekeep.sources import Source
 
 _BLOCK = 512
@@ -85,14 +85,18 @@ def read_tar(source: Source, options: OpenOptions) -> Found:
     if any(rest):
         notes.append(f"{source.size - end} bytes follow the end of the tar archive, at {end}")
     little = True
+    taken = Counter[str]()  # by all of the streams together
     if "sys_info" in members:
-        little, more = read_system(PickleStream(members["sys_info"], limits).load("the pickle in 'sys_info'"))
+        system = PickleStream(members["sys_info"], limits, taken=taken)
+        little, more = read_system(system.load("the pickle in 'sys_info'"))
         notes += more
     if "storages" in members:
-        _read_storages(members["storages"], storages, limits, little=little)
+        _read_storages(
+            PickleStream(members["storages"], limits, taken=taken), members["storages"], storages, little=little
+        )
     if "tensors" in members:
-        _read_tensors(members["tensors"], storages, limits)
-    stream = PickleStream(members["pickle"], limits)
+        _read_tensors(PickleStream(members["tensors"], limits, taken=taken), members["tensors"], storages)
+    stream = PickleStream(members["pickle"], limits, taken=taken)
     root = stream.load("the pickle in 'pickle'", storages.persistent)
     if stream.position < members["pickle"].size:
         notes.append(f"{members['pickle'].size - stream.position} bytes follow the pickle in 'pickle'")
@@ -103,6 +107,7 @@ def read_tar(source: Source, options: OpenOptions) -> Found:
         globals=stream.globals,
         details={"pickle_protocol": stream.protocol, "byte_order": "little", "members": len(members)},
         notes=notes,
+        taken=taken,
     )
 
 
@@ -177,8 +182,7 @@ def _triple(value: Any, what: str) -> tuple[str, Any, Any]:
     return key_text(value[0]), value[1], value[2]
 
 
-def _read_storages(member: Window, storages: TarStorages, limits: Limits, *, little: bool) -> None:
-    stream = PickleStream(member, limits)
+def _read_storages(stream: PickleStream, member: Window, storages: TarStorages, *, little: bool) -> None:
     for _ in range(_count(stream.load("the first pickle in 'storages'"), "storages")):
         key, location, kind = _triple(stream.load("a pickle in 'storages'"), "storage")
         dtype = storage_dtype(kind)[0] if type(kind) is Global else None
@@ -217,8 +221,7 @@ def _read_views(views: Any, storages: TarStorages) -> None:
         storages.by_key[key] = StorageRef(base.kind, base.key, base.location, base.numel, (first, numel))
 
 
-def _read_tensors(member: Window, storages: TarStorages, limits: Limits) -> None:
-    stream = PickleStream(member, limits)
+def _read_tensors(stream: PickleStream, member: Window, storages: TarStorages) -> None:
     for _ in range(_count(stream.load("the first pickle in 'tensors'"), "tensors")):
         key, storage, _ = _triple(stream.load("a pickle in 'tensors'"), "tensor")
         ref = storages.by_key.get(key_text(storage))

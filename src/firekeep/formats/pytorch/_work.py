@@ -59,6 +59,15 @@ class Work:
         self._place = place
         self._makers = makers
 
+    def taken(self) -> dict[str, int]:
+        """Say what the pickle took, by the names of the limits."""
+        return {
+            "pickle_bytes": len(self.data),
+            "pickle_opcodes": self.opcodes,
+            "pickle_nodes": self.made,
+            "text_bytes": self.text,
+        }
+
     def put(self, index: int, value: Any) -> None:
         """Remember a value under an index that is not the next one."""
         self.made += 1

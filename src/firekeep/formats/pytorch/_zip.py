@@ -102,6 +102,7 @@ def read_zip(source: Source, options: OpenOptions) -> Found:
         notes=notes,
         later_notes=lambda: directory.notes,
         classes=ScriptCode(directory, root) if scripted else None,
+        taken={**machine.taken(), "archive_members": len(directory.members)},
         check=lambda: _check(directory, root, storages, scripted=scripted),
     )
 

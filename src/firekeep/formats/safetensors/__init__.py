@@ -1,4 +1,4 @@
-"""Safetensors: a JSON table of tensors, then their bytes; single files and sharded sets.
+"""Safetensors: a JSON table of tensors, then their bytes; single files, and sets of them written.
 
 The layout: 8 bytes of little-endian header length, the header (a JSON object, padded with spaces to a multiple of 8), then the
 data. Offsets count from the end of the header; the data must be covered without hole or overlap.
@@ -6,7 +6,6 @@ data. Offsets count from the end of the header; the data must be covered without
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firekeep.disk import WritePlan
@@ -17,7 +16,7 @@ from firekeep.sources import Source
 if TYPE_CHECKING:
     from firekeep.formats.safetensors._split import ShardedPlan
 
-__all__ = ["open_container", "open_shards", "plan", "plan_shards"]
+__all__ = ["open_container", "plan", "plan_shards"]
 
 
 def open_container(source: Source, options: OpenOptions) -> Container:
@@ -30,26 +29,6 @@ def open_container(source: Source, options: OpenOptions) -> Container:
     from firekeep.formats.safetensors import _read
 
     return _read.open_container(source, options)
-
-
-def open_shards(path: str, options: OpenOptions) -> tuple[Container, Source] | None:
-    """Open an index (`*.index.json`) with its shards, or a directory that holds one; None for any other path.
-
-    A directory without an index opens when it holds a single safetensors file. All headers are read and compared with the index,
-    both ways. Names in an index are names of files beside it, never paths. Raises `FormatError` naming what is missing or doubled.
-    """
-    place = Path(path)
-    if not path:  # no file's name, and no other name of the current directory
-        return None
-    if place.is_dir():
-        from firekeep.formats.safetensors import _shards
-
-        return _shards.open_directory(place, options)
-    if place.suffix == ".json" and place.is_file():
-        from firekeep.formats.safetensors import _shards
-
-        return _shards.open_index(place, options)
-    return None
 
 
 def plan(contents: Contents, limits: Limits, *, empty_metadata: bool = False) -> WritePlan:

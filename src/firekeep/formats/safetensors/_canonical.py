@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from firekeep.dtypes import BY_SAFETENSORS
 from firekeep.errors import FirekeepError
+from firekeep.formats._json import STRICT
 from firekeep.formats.safetensors._header import METADATA, check_metadata
-from firekeep.formats.safetensors._json import STRICT
 from firekeep.formats.safetensors._table import Form
 
 if TYPE_CHECKING:

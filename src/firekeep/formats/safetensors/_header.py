@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 from firekeep.dtypes import BY_SAFETENSORS
 from firekeep.errors import HeaderError, LimitError, MetadataError, TruncatedError, WrongFormatError
-from firekeep.formats.safetensors._json import parse_object, refuse_giants, require_text
+from firekeep.formats._json import parse_object, refuse_giants, require_text
+from firekeep.formats._signatures import COPY_AGAIN
 from firekeep.formats.safetensors._table import Form, Table, sort_by_data
 from firekeep.limits import Limits
 from firekeep.sources import Source
@@ -33,6 +34,7 @@ def read_header(source: Source, limits: Limits) -> bytes:
             f"{what}: a safetensors file starts with {LENGTH_BYTES} bytes that give the length of its header",
             limit=LENGTH_BYTES,
             actual=source.size,
+            remedy=COPY_AGAIN,
         )
     length = int.from_bytes(source.view(0, LENGTH_BYTES), "little")
     room = source.size - LENGTH_BYTES
@@ -42,6 +44,7 @@ def read_header(source: Source, limits: Limits) -> bytes:
             f"the header is declared to have {length} bytes, and {room} follow: the file is truncated or is not safetensors",
             limit=length,
             actual=room,
+            remedy=COPY_AGAIN,
         )
     if length > limits.safetensors_header_bytes:
         raise LimitError(

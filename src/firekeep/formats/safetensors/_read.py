@@ -6,10 +6,10 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 
+from firekeep.formats._json import refuse_flood
 from firekeep.formats._protocol import Container, Finding, OpenOptions
 from firekeep.formats.safetensors._entries import Entries
 from firekeep.formats.safetensors._header import LENGTH_BYTES, has_escapes, parse_header, read_header
-from firekeep.formats.safetensors._json import refuse_flood
 from firekeep.formats.safetensors._table import Table, require_length
 from firekeep.formats.safetensors._ties import read_ties
 from firekeep.garbage import collector_paused

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from firekeep.errors import FirekeepError, MetadataError
-from firekeep.formats.safetensors._json import parse_object, require_text
+from firekeep.formats._json import parse_object, require_text
 
 TIES_KEY = "firekeep.ties"
 _FEW = 4

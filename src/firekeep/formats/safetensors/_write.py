@@ -12,9 +12,9 @@ from firekeep.disk import Part, WritePlan
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import FirekeepError, LimitError, MetadataError, UnsupportedError
+from firekeep.formats._json import require_text
 from firekeep.formats._protocol import Contents
 from firekeep.formats.safetensors._header import LENGTH_BYTES, METADATA
-from firekeep.formats.safetensors._json import require_text
 from firekeep.formats.safetensors._ties import record_ties
 from firekeep.garbage import collector_paused
 from firekeep.limits import Limits
