@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         NoStepError,
         StepExistsError,
     )
-    from firekeep.collecting import LeftOutWarning
+    from firekeep.collecting import LayoutWarning, LeftOutWarning
     from firekeep.dtypes import DType, QuantScheme
     from firekeep.entry import TensorEntry
     from firekeep.ids import ParamId
@@ -138,6 +138,7 @@ _HOMES = {
     **dict.fromkeys(("Layer", "Outline", "Slot"), "firekeep.slots"),
     **dict.fromkeys(("BurnpackStore", "PytorchStore", "SafetensorsStore"), "firekeep.stores"),
     "DType": "firekeep.dtypes",
+    "LayoutWarning": "firekeep.collecting",
     "LeftOutWarning": "firekeep.collecting",
     "Limits": "firekeep.limits",
     "ParamId": "firekeep.ids",
@@ -169,6 +170,7 @@ __all__ = [
     "KeepYounger",
     "KeyRemapper",
     "Layer",
+    "LayoutWarning",
     "LeftOutWarning",
     "LimitError",
     "Limits",

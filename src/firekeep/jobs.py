@@ -33,6 +33,7 @@ def supply_of(source: Any) -> Supply:
         scalars=source.scalars,
         constants=source.constants,
         told=source.told,
+        unturned=source.unturned,
     )
 
 

@@ -18,6 +18,8 @@ LAYOUT = "firekeep.layout"
 """The metadata key that names a layout which the file's format does not lead one to expect."""
 
 COLUMNS = "firekeep.linear_col"
+UNTURNED = "firekeep.as_in_torch"
+_MOST_TEXT = 1 << 20
 """The metadata key that lists, as JSON, the linear layers of a file in Burn's layout whose weights lie as [out, in] (LinearLayout::Col)."""
 
 UNSPECIFIED = "unspecified"
@@ -90,15 +92,36 @@ def columns_of(layers: Iterable[Layer]) -> frozenset[str]:
 
 def columns_said(metadata: Mapping[str, str]) -> frozenset[str] | None:
     """Give those layers as a file names them; None where the writer may have had such and did not say."""
-    if (said := metadata.get(COLUMNS)) is not None:
-        try:
-            paths = json.loads(said)
-        except (ValueError, RecursionError):
-            paths = None
-        if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
-            return frozenset(paths)
-        raise MetadataError(f"the metadata key {COLUMNS!r} is no list of names")
+    if (said := _names_said(metadata, COLUMNS)) is not None:
+        return said
     return frozenset() if metadata.get("producer") == "firekeep" else None
+
+
+def unturned_said(metadata: Mapping[str, str]) -> frozenset[str] | None:
+    """Give the matrices of a file in Burn's layout that lie as PyTorch had them; None where it does not tell: it is not from PyTorch.
+
+    A class of one's own may be a linear layer or anything else. Where its weight is put into a class that is known, or the other way
+    round, only this tells whether it was turned round on its way into the file.
+    """
+    return _names_said(metadata, UNTURNED)
+
+
+def write_unturned(names: Iterable[str] | None) -> str | None:
+    """Spell them as text for the metadata; None where it is not to be told, or is more than metadata are for."""
+    text = "" if names is None else json.dumps(sorted(names), separators=(",", ":"))
+    return text if 0 < len(text) <= _MOST_TEXT else None
+
+
+def _names_said(metadata: Mapping[str, str], key: str) -> frozenset[str] | None:
+    if (said := metadata.get(key)) is None:
+        return None
+    try:
+        names = json.loads(said)
+    except (ValueError, RecursionError):
+        names = None
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        return frozenset(names)
+    raise MetadataError(f"the metadata key {key!r} is no list of names")
 
 
 def check_layout(name: str) -> Convention:

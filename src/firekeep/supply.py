@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from firekeep.bridges import bridge_of
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError, RuleError
-from firekeep.layouts import FileLayout, columns_of, columns_said, layout_of
+from firekeep.layouts import FileLayout, columns_of, columns_said, layout_of, unturned_said
 from firekeep.opened import OpenedFile, Readable, narrow, open_file
 from firekeep.parts import take_part
 from firekeep.rules.layout import Pair, read_biases, read_layers
@@ -46,6 +46,8 @@ class Supply:
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     columns: frozenset[str] | None = None
     """Linear layers that lie as [out, in] in Burn's layout; None where there may be such and nobody says."""
+    unturned: frozenset[str] | None = None
+    """Matrices that lie as PyTorch had them, in Burn's layout; None where nobody says."""
     where: str | None = None
     part: str | None = None
     left_out: int = 0
@@ -121,6 +123,7 @@ def supply_of_opened(opened: OpenedFile, options: OpenOptions) -> Supply:
         submodules=held.container.submodules,
         scalars=held.container.scalars,
         columns=columns_said(opened.metadata),
+        unturned=unturned_said(opened.metadata),
         biases=read_biases(opened.metadata),
         told=told,
         where=opened.path,
@@ -144,6 +147,7 @@ def supply_of_entries(
     scalars: Mapping[str, Scalar] = MappingProxyType({}),
     constants: tuple[Constants, ...] = (),
     told: tuple[Layer, ...] = (),
+    unturned: frozenset[str] | None = None,
 ) -> Supply:
     """Offer tensors that were collected; raises `RuleError` for two of one name."""
     named: dict[str, TensorEntry] = {}
@@ -160,15 +164,24 @@ def supply_of_entries(
         constants=constants,
         columns=columns_of(layers) if said else None,
         told=told,
+        unturned=unturned,
     )
+
+
+def _unturned(entries: Iterable[TensorEntry], layers: Iterable[Layer]) -> frozenset[str]:
+    """Give the matrices that no linear layer has as its weight, where all layers are known."""
+    linear = {f"{layer.path}.weight" if layer.path else "weight" for layer in layers if layer.kind.startswith("linear")}
+    return frozenset(entry.name for entry in entries if len(entry.shape) == 2 and entry.name not in linear)
 
 
 def supply_of_object(obj: Any) -> Supply:
     """Offer the tensors of a model."""
     bridge = bridge_of(obj)
     outline = bridge.outline(obj)
+    entries = bridge.entries(obj)
     return replace(
-        supply_of_entries(bridge.entries(obj), layout=outline.convention, layers=outline.layers),
+        supply_of_entries(entries, layout=outline.convention, layers=outline.layers),
+        unturned=_unturned(entries, outline.layers) if outline.convention == "burn" else None,
         submodules=outline.modules,
         constants=tuple(bridge.constants(obj)),
     )

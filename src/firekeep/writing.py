@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from firekeep.collecting import Collection, CollectJob, SaveReport, collect, contents_of, warn_of_others
+from firekeep.collecting import (
+    KEPT,
+    Collection,
+    CollectJob,
+    SaveReport,
+    collect,
+    contents_of,
+    warn_of_layout,
+    warn_of_others,
+)
 from firekeep.disk import to_bytes
 from firekeep.errors import ExistsError, FirekeepError
 from firekeep.formats import Format
@@ -46,6 +55,8 @@ def save(obj: Any, path: str | os.PathLike[str], collecting: CollectJob, job: Wr
         contents = contents_of(collection, row, metadata=metadata, scalars=scalars)
         prepared = prepare(contents, row, digest=job.digest, limits=job.limits)
         warn_of_others(collection.others, {*metadata, *scalars}, path=path)
+        if KEPT in collection.steps:
+            warn_of_layout(path)
         written = publish(path, prepared, overwrite=job.overwrite, durable=job.durable, progress=job.progress)
     except FirekeepError as error:
         raise error.at(path=path)  # noqa: B904 - the same error, with its place
@@ -60,6 +71,8 @@ def save_to_bytes(obj: Any, collecting: CollectJob, job: WriteJob) -> tuple[byte
     contents = contents_of(collection, row, metadata=metadata, scalars=scalars)
     plan, observe, seal = prepare(contents, row, digest=job.digest, limits=job.limits)
     warn_of_others(collection.others, {*metadata, *scalars}, path="")
+    if KEPT in collection.steps:
+        warn_of_layout("")
     made = to_bytes(plan, observe=observe, seal=seal)
     return made, _report(collection, Path(), row, len(made))
 

@@ -516,3 +516,18 @@ def test_parameters_that_have_made_different_numbers_of_steps_go_on_from_their_o
     assert not report.dropped
     assert before == {"0.weight": 1, "0.bias": 1, "1.weight": 3, "1.bias": 3} or kind is torch.optim.Adagrad
     assert {name: float(optimizer.state[value]["step"]) for name, value in model.named_parameters()} == before
+
+
+@pytest.mark.parametrize(
+    ("saved", "live", "told"),
+    [
+        (torch.tensor(0.1), 0.3, "was a tensor and is a number now"),
+        (0.1, torch.tensor(0.3), "was a number and is a tensor now"),
+    ],
+)
+def test_a_rate_that_was_a_tensor_and_is_a_number_is_told(saved: Any, live: Any, told: str):
+    model = nn.Linear(2, 2)
+    record = OptimizerRecord.of(torch.optim.Adam(model.parameters(), lr=saved), model)
+    report = record.apply(torch.optim.Adam(model.parameters(), lr=live), model)
+    assert any(told in one for one in report.changed)
+    assert not report.exact

@@ -24,9 +24,20 @@ class Net(nn.Module):
 
 
 def test_a_save_tells_what_is_no_tensor(tmp_path):
+    held = {"model": Net().state_dict(), "epoch": 3, "none": None}
     with pytest.warns(firekeep.LeftOutWarning, match=r"'epoch' \(int\)"):
-        report = firekeep.save({"model": Net().state_dict(), "epoch": 3, "none": None}, tmp_path / "ck.bpk")
+        report = firekeep.save(held, tmp_path / "ck.bpk", layout="torch")
     assert "left out, being no tensors: 'epoch'" in report.steps
+
+
+def test_a_state_dict_in_a_file_of_burns_kind_is_warned_of(tmp_path):
+    model = Net()
+    with pytest.warns(firekeep.LayoutWarning, match="Burn itself would misread"):
+        report = firekeep.save(model.state_dict(), tmp_path / "m.bpk")
+    assert "Burn itself would misread" in str(report).replace("\n    ", " ")
+    for given in ({"layout": "torch"}, {"like": model}):
+        firekeep.save(model.state_dict(), tmp_path / "m.bpk", **given)
+    firekeep.save(model, tmp_path / "m.bpk")
 
 
 @pytest.mark.parametrize(

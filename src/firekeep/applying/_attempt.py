@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from firekeep.applying._idle import tell_idle_rules
 from firekeep.applying._job import LoadJob
 from firekeep.applying._sample import sample
+from firekeep.applying._turning import doubt_squares, turn_as_told, turn_ties
 from firekeep.applying._unsaid import told_elsewhere, untold_kernels
 from firekeep.applying._wants import Wanted, list_wants
 from firekeep.entry import TensorEntry, tie_key
@@ -47,6 +48,8 @@ class Offered:
     """The layers that the supply tells of, in its own layout, under the names after the renames."""
     in_rows: bool = False
     """All linear weights of Burn's layout lie as [in, out], those that did not having been turned round."""
+    unturned: frozenset[str] | None = None
+    """The supply's own names of matrices that lie as PyTorch had them in Burn's layout; None where nobody says."""
     idle: tuple[str, ...] = ()
     """What is to be told of rename rules that met no name."""
 
@@ -68,6 +71,7 @@ def offer(supply: Supply, job: LoadJob) -> Offered:
     if not job.remapper:
         names = list(offered)
         return Offered(
+            unturned=supply.unturned,
             entries=tuple(offered.values()),
             sources=dict(zip(names, names, strict=True)),
             submodules=supply.submodules,
@@ -87,6 +91,7 @@ def offer(supply: Supply, job: LoadJob) -> Offered:
         submodules=submodules,
         layers=tuple(moved((*supply.layers, *supply.told), renaming.names)),
         in_rows=in_rows,
+        unturned=supply.unturned,
         idle=tuple(tell_idle_rules(renaming, side="source" if supply.live else "file")),
     )
 
@@ -102,7 +107,12 @@ def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Conven
         layers = (*layers, *more)
         wanted, options, found = _pair(outline, offered, layout, job, layers)
     if layout not in (None, outline.convention):
-        found = _turn_ties(found, outline)
+        found = turn_ties(found, outline)
+    if layout == "burn" and outline.convention == "torch" and not (job.surgery or outline.bare):
+        if offered.unturned is None:
+            found = doubt_squares(found, outline, sources=offered.sources)
+        else:
+            found = turn_as_told(found, outline, offered.unturned, sources=offered.sources)
     counters = _counters_of(found) if wanted.layers and outline.convention != "torch" else frozenset()
     if len(chosen) < len(outline):
         wanted = wanted.narrowed(chosen)
@@ -132,26 +142,6 @@ def _pair(
         match=job.match, modules=wanted.modules, keyed=wanted.keyed, submodules=offered.submodules, sources=sources
     )
     return wanted, options, plan(wanted.wants, offered.entries, options=options)
-
-
-def _turn_ties(found: Plan, outline: Outline) -> Plan:
-    """Turn round what the file has of a further name of a tensor, where it lies across: a linear head that is an embedding.
-
-    The two kinds of layers lie alike in PyTorch and not elsewhere. That the numbers are the same is looked at when they are put together.
-    """
-    filled = {path for pair in found.pairs for path in pair.want.slots}
-    slots = {slot.path: slot for slot in outline}
-    roots = {slot.tied_to or slot.path for slot in outline if slot.path in filled and not slot.loosely}
-    turned, rest = [], []
-    for pair in found.mismatched:
-        firm = [slots[path] for path in pair.want.slots if not slots[path].loosely]
-        tied = bool(firm) and all((slot.tied_to or slot.path) in roots for slot in firm)
-        across = len(pair.want.shape) == 2 and pair.offer.shape == pair.want.shape[::-1]
-        if tied and across and len(firm) == len(pair.want.slots):
-            turned.append(replace(pair, offer=permuted(pair.offer, (1, 0))))
-        else:
-            rest.append(pair)
-    return replace(found, pairs=(*found.pairs, *turned), mismatched=tuple(rest)) if turned else found
 
 
 def _overlook(found: Plan, wanted: Wanted, counters: frozenset[str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
@@ -323,8 +313,8 @@ def _forms(tried: Attempt) -> list[tuple[str, str]]:
 def other_layout(outline: Outline, chosen: set[str], offered: Offered, tried: Attempt, job: LoadJob) -> Remedy | None:
     """Try the file in the other layouts, and give the one in which it fits best as a remedy if that is better than now."""
     own = outline.convention
-    if own is None or not (tried.plan.mismatched or tried.plan.missing):
-        return None
+    if own is None or job.surgery or not (tried.plan.mismatched or tried.plan.missing):
+        return None  # pieces of a tensor that was cut the other way may have the very shapes, and other numbers
     now, best = tried.wanted.layout or own, None
     few, skeletons = sample(outline), skeletons_of(offered.entries)
     for name in CONVENTIONS:

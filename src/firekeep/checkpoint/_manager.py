@@ -235,6 +235,7 @@ class CheckpointManager:
         what is saved, so that a restore would take that one.
         """
         step = check_step(step)
+        is_idle = not (self._ticks or self._every or self._preallocate or self._watch.active)
         if self._preallocate:
             self.reserve(state)
         if self.stopping:
@@ -242,7 +243,7 @@ class CheckpointManager:
             if self._saved != step:
                 self._warn_once(self._save(state, step=step, metrics=metrics, overwrite=True, background=False))
             return True
-        if not (self._ticks or self._every or self._preallocate or self._watch.active):
+        if is_idle:
             told = "tick saves nothing here: the manager has no every=, and signals come to it after handle_signals() alone"
             warnings.warn(told, CheckpointWarning, stacklevel=2)
         self._ticks += 1

@@ -13,19 +13,30 @@ from firekeep.applying import tell_rewriting, told_entries, told_outline
 from firekeep.bridges import at_once, bridge_of
 from firekeep.collecting._job import Collection, CollectJob
 from firekeep.collecting._names import COUNTER, rename, uncut
-from firekeep.collecting._others import LeftOutWarning, others_of, warn_of_others
+from firekeep.collecting._others import LayoutWarning, LeftOutWarning, others_of, warn_of_layout, warn_of_others
 from firekeep.collecting._report import SaveReport
 from firekeep.collecting._shared import with_shared
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError, UnsupportedError
 from firekeep.formats import Contents, Format
 from firekeep.garbage import collector_paused
-from firekeep.layouts import COLUMNS, CONVENTIONS, LAYOUT, UNSPECIFIED, columns_of, tell_steps, tell_sums
+from firekeep.layouts import (
+    COLUMNS,
+    CONVENTIONS,
+    LAYOUT,
+    UNSPECIFIED,
+    UNTURNED,
+    columns_of,
+    tell_steps,
+    tell_sums,
+    write_unturned,
+)
 from firekeep.likeness import Likeness, is_cut
 from firekeep.rules import Losses, PathFilter, can_cast, cast
 from firekeep.rules.layout import (
     BIASES,
     LAYERS,
+    Translation,
     merged_biases,
     moved,
     tell_reader,
@@ -40,6 +51,11 @@ from firekeep.scalars import Scalar
 from firekeep.slots import Constants, Convention, Layer, Outline
 from firekeep.wording import count, some
 
+KEPT = (
+    "the tensors keep PyTorch's layout, as the metadata say, since nothing tells which are weights of Linear layers; Burn itself would "
+    "misread those, unless a model is given (like=, or the model in place of its state dict)"
+)
+"""What is to be known of a state dict in a file that Burn's readers expect to be Burn's."""
 COUNTER_PREFIX = "firekeep.num_batches_tracked."
 _SHOWN = 5
 
@@ -100,6 +116,7 @@ def arrange(
     steps: list[str] = []
     biases: str | None = None
     layout = _target(outline, job)
+    unturned: frozenset[str] | None = None
     marked = with_shared(outline, layout)
     told = () if layout is None else tellable(marked, layout)
     if layout is not None and layout != outline.convention:
@@ -112,7 +129,9 @@ def arrange(
         outline = replace(outline, layers=marked)
         laid = lay_out(made, outline, layout=layout, like=like, told=known, holds_scalars=job.holds_scalars)
         made, scalars, steps, biases = list(laid.entries), dict(laid.scalars), list(laid.steps), laid.biases
-        told = laid.told
+        told, unturned = laid.told, laid.unturned
+    elif layout == "torch" and job.promised == "burn" and any(len(entry.shape) == 2 for entry in made):
+        steps.append(KEPT)
     losses = Losses()
     if job.dtype is not None:
         casts = Counter(str(entry.dtype) for entry in made if can_cast(entry, job.dtype))
@@ -132,6 +151,7 @@ def arrange(
         layers=tuple(moved(outline.layers, names)) if layout == outline.convention else (),
         scalars=follow(scalars, names),
         told=told,
+        unturned=None if unturned is None or job.surgery else frozenset(names[name] for name in unturned),
         biases=biases,
         left_out=left_out,
         steps=tuple(steps),
@@ -162,6 +182,7 @@ class LaidOut:
     steps: tuple[str, ...]
     biases: str | None = None
     told: tuple[Layer, ...] = ()
+    unturned: frozenset[str] | None = None
 
 
 def lay_out(
@@ -217,6 +238,21 @@ def lay_out(
         steps=tuple(steps),
         biases=biases,
         told=tell_reader(layers, source=source, target=layout),
+        unturned=_unturned(entries, made, layers) if (source, layout) == ("torch", "burn") else None,
+    )
+
+
+def _unturned(entries: Sequence[TensorEntry], made: Translation, layers: Sequence[Layer]) -> frozenset[str]:
+    """Give the matrices that stayed as they were and are none of a linear layer's, whatever they are."""
+    linear = {layer.path for layer in layers if layer.kind.startswith("linear")}
+    before = {entry.name: entry for entry in entries if len(entry.shape) == 2}
+    return frozenset(
+        entry.name
+        for entry in made.entries
+        if (old := before.get(entry.name)) is not None
+        and old.shape == entry.shape
+        and old.blob is entry.blob
+        and not (entry.name.rpartition(".")[0] in linear and entry.name.rpartition(".")[2] == "weight")
     )
 
 
@@ -279,6 +315,8 @@ def contents_of(
         own[COLUMNS] = json.dumps(sorted(columns))
     if (told := write_layers(collection.told)) is not None:
         own[LAYERS] = told
+    if (unturned := write_unturned(collection.unturned)) is not None:
+        own[UNTURNED] = unturned
     if collection.biases is not None:
         own[BIASES] = collection.biases
     entries = collection.entries if row.holds_param_ids else [replace(e, param_id=None) for e in collection.entries]
@@ -287,12 +325,15 @@ def contents_of(
 
 
 __all__ = [
+    "KEPT",
     "CollectJob",
     "Collection",
+    "LayoutWarning",
     "LeftOutWarning",
     "SaveReport",
     "arrange",
     "collect",
     "contents_of",
+    "warn_of_layout",
     "warn_of_others",
 ]

@@ -27,6 +27,8 @@ class Collection:
     layers: tuple[Layer, ...] = ()
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     told: tuple[Layer, ...] = ()
+    unturned: frozenset[str] | None = None
+    """Of tensors in Burn's layout that come from PyTorch, the matrices that lie as they did there."""
     """Layers of which a reader in the layout has to know what no tensor tells, with that."""
     biases: str | None = None
     """Biases that the layout has the sum of, as the metadata of a file keep them."""

@@ -20,6 +20,21 @@ class LeftOutWarning(UserWarning):
     """Values that a save left out, since they are no tensors: numbers, texts, functions and modules in dicts, lists and dataclasses."""
 
 
+class LayoutWarning(UserWarning):
+    """A file that Burn's readers expect to be Burn's, whose tensors lie as PyTorch has them."""
+
+
+def warn_of_layout(path: str | os.PathLike[str]) -> None:
+    """Warn whoever called a save that Burn itself would read other numbers."""
+    warnings.warn(
+        f"{os.fspath(path) or 'the file'} keeps the layout of PyTorch, since nothing tells which tensors are weights of Linear layers: "
+        "firekeep knows by the metadata, and Burn itself would misread those. For Burn give the model in place of its state dict, or "
+        "like=model; if PyTorch's layout is meant, layout='torch'.",
+        LayoutWarning,
+        stacklevel=4,  # as in warn_of_others
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Other:
     """A value that is no tensor: its name, what it is, and the outermost container around it that holds none, or ""."""

@@ -27,7 +27,7 @@ from firekeep.errors import FirekeepError, RuleError, UnsupportedError
 from firekeep.formats import Format, OpenOptions
 from firekeep.formats._signatures import shell_name
 from firekeep.garbage import collector_paused
-from firekeep.layouts import CONVENTIONS, layout_of
+from firekeep.layouts import CONVENTIONS, UNTURNED, layout_of, unturned_said, write_unturned
 from firekeep.likeness import Likeness, behind, likeness_of
 from firekeep.loading import choose, refuse_without_bytes
 from firekeep.opened import OpenedFile, Readable, open_file
@@ -157,6 +157,7 @@ def _rework(plan: Plan, job: Job) -> None:
     """Lay out, then cast, then rename, then tie."""
     if LAYERS not in job.metadata:
         plan.told = read_layers(plan.part.opened.metadata)
+    plan.unturned = unturned_said(plan.part.opened.metadata)
     _lay_out(plan, job)
     plan.renaming = _rename(job.remapper, [entry.name for entry in plan.entries])
     plan.notes += _idle(plan.renaming)
@@ -195,7 +196,7 @@ def _lay_out(plan: Plan, job: Job) -> None:
     holds = plan.row.holds_scalars
     laid = lay_out(plan.entries, outline, layout=job.layout, like=like, facts=plan.told, holds_scalars=holds)
     plan.entries = list(laid.entries)
-    plan.told = laid.told
+    plan.told, plan.unturned = laid.told, laid.unturned
     _keep_biases(plan, laid.biases, job)
     if job.layout == "torch":
         counters = dict(counters_of(plan.scalars, plan.entries, job.chosen))
@@ -251,7 +252,13 @@ def _keep_biases(plan: Plan, biases: str | None, job: Job) -> None:
 
 
 def _keep_told(plan: Plan, job: Job) -> None:
-    """Write what the metadata tell of layers under the new names, as far as it is still true."""
+    """Write what the metadata tell of layers and matrices under the new names, as far as it is still true."""
+    if UNTURNED not in job.metadata:
+        names = plan.renaming.names
+        plan.merged.metadata.pop(UNTURNED, None)
+        told_names = None if plan.unturned is None else {names[one] for one in plan.unturned if one in names}
+        if (unturned := write_unturned(told_names)) is not None:
+            plan.merged.metadata[UNTURNED] = unturned
     if LAYERS in job.metadata:
         return
     told = write_layers(moved(plan.told, plan.renaming.names))

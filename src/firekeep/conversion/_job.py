@@ -54,6 +54,8 @@ class Plan:
     scalars: dict[str, Scalar] = field(default_factory=dict)
     told: tuple[Layer, ...] = ()
     """Layers of which the metadata tell what no tensor does, under the names of `entries`."""
+    unturned: frozenset[str] | None = None
+    """Matrices in Burn's layout that lie as PyTorch had them, likewise."""
     restored: frozenset[str] = frozenset()
     """Scalars that became tensors."""
     checked: int = 0

@@ -74,6 +74,14 @@ def _options(told: Any, live: Mapping[str, Any], place: int, notes: list[str], c
         for key in _MACHINE
         if key in options and key in live and options[key] != live[key]
     ]
+    changed += [
+        f"group {place}: {key} was a {_form(value)} and is a {_form(live[key])} now, with which steps round in another way"
+        for key, value in made.items()
+        if key in live
+        and as_number(value) is not None
+        and _form(value) != _form(live[key])
+        and as_number(live[key]) is not None
+    ]
     notes += [
         f"group {place}: {key} is {_told(value)} again, not {_told(live[key])}"
         for key, value in made.items()
@@ -102,6 +110,10 @@ def _told(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > _LONG:
         return f"an integer of {value.bit_length():,} bits"  # Python does not spell any
     return middle(repr(as_number(value) if isinstance(value, TensorEntry) else value), 60)
+
+
+def _form(value: Any) -> str:
+    return "tensor" if isinstance(value, TensorEntry) else "number"
 
 
 def _listed(places: set[int]) -> str:

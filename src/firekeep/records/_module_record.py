@@ -15,7 +15,7 @@ from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError, TensorNotFoundError, WrongFormatError
 from firekeep.formats import Contents, OpenOptions
 from firekeep.garbage import collector_paused
-from firekeep.layouts import LAYOUT, check_layout, layout_of
+from firekeep.layouts import LAYOUT, UNTURNED, check_layout, layout_of, write_unturned
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.matching import Policy
 from firekeep.module import ParamGroup
@@ -80,10 +80,17 @@ class ModuleRecord:
             metadata = {LAYOUT: "unspecified" if chosen is None else chosen}
         if (told := write_layers(made.told)) is not None:
             metadata[LAYERS] = told
+        if (
+            made.unturned and (unturned := write_unturned(made.unturned)) is not None
+        ):  # else the record is as Burn's own
+            metadata[UNTURNED] = unturned
         contents = Contents(entries=found, metadata=metadata, scalars=dict(made.scalars))
         layers: tuple[Layer, ...] = made.layers
         return cls(
-            contents, supply_of_entries(found, layout=chosen, layers=layers, scalars=made.scalars, told=made.told)
+            contents,
+            supply_of_entries(
+                found, layout=chosen, layers=layers, scalars=made.scalars, told=made.told, unturned=made.unturned
+            ),
         )
 
     @classmethod
