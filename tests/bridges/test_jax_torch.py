@@ -269,3 +269,30 @@ def test_weights_that_share_their_memory_with_arrays_of_jax_are_swapped_whole():
     assert firekeep.apply(model, {"a.weight": shared["b"], "b.weight": shared["a"]}).exact
     assert torch.equal(model["a"].weight, second)
     assert torch.equal(model["b"].weight, first)
+
+
+class OwnTorch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+        self.bias = nn.Parameter(torch.randn(4))
+
+
+class OwnEquinox(eqx.Module):
+    weight: jax.Array
+    bias: jax.Array
+
+
+@pytest.mark.parametrize("saved", [nn.Linear, OwnTorch])
+@pytest.mark.parametrize("loaded", ["linear", "own"])
+@pytest.mark.parametrize("suffix", ["bpk", "safetensors"])
+def test_a_class_of_ones_own_takes_a_square_weight_as_pytorch_has_it(tmp_path, saved: Any, loaded: str, suffix: str):
+    """In a file of Burn's layout as in one of PyTorch's, into a linear layer of Equinox or a class that nobody knows."""
+    source = saved(4, 4) if saved is nn.Linear else saved()
+    model = (
+        OwnEquinox(jnp.zeros((4, 4)), jnp.zeros(4)) if loaded == "own" else eqx.nn.Linear(4, 4, key=jax.random.key(0))
+    )
+    firekeep.save(source, tmp_path / f"m.{suffix}")
+    made, report = firekeep.load_as(model, tmp_path / f"m.{suffix}")
+    assert report.exact
+    assert np.array_equal(np.asarray(made.weight), source.weight.detach().numpy())

@@ -181,7 +181,7 @@ def test_a_torch_model_goes_into_burns_layout_and_back_with_ids_for_all():
     source["norm"].num_batches_tracked.fill_(5)
     record = ModuleRecord.of(source)
     assert record.layout == "burn"
-    assert record.metadata == {}
+    assert record.metadata == {"firekeep.as_in_torch": "[]"}
     assert record.entry("fc.weight").shape == (4, 3)
     assert "attention.query.weight" in record
     found = [entry.param_id for entry in record.contents().entries]

@@ -108,11 +108,12 @@ def attempt(outline: Outline, chosen: set[str], offered: Offered, layout: Conven
         wanted, options, found = _pair(outline, offered, layout, job, layers)
     if layout not in (None, outline.convention):
         found = turn_ties(found, outline)
-    if layout == "burn" and outline.convention == "torch" and not (job.surgery or outline.bare):
-        if offered.unturned is None:
+    if (layout or outline.convention) == "burn" and not (job.surgery or outline.bare):
+        if offered.unturned is not None:
+            told = frozenset(layer.path for layer in layers)  # of which the way there knows by itself how they lie
+            found = turn_as_told(found, outline, offered.unturned, sources=offered.sources, told=told)
+        elif outline.convention == "torch":
             found = doubt_squares(found, outline, sources=offered.sources)
-        else:
-            found = turn_as_told(found, outline, offered.unturned, sources=offered.sources)
     counters = _counters_of(found) if wanted.layers and outline.convention != "torch" else frozenset()
     if len(chosen) < len(outline):
         wanted = wanted.narrowed(chosen)

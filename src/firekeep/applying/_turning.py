@@ -30,18 +30,26 @@ def turn_ties(found: Plan, outline: Outline) -> Plan:
     return replace(found, pairs=(*found.pairs, *turned), mismatched=tuple(rest)) if turned else found
 
 
-def turn_as_told(found: Plan, outline: Outline, unturned: frozenset[str], *, sources: Mapping[str, str]) -> Plan:
+def turn_as_told(
+    found: Plan,
+    outline: Outline,
+    unturned: frozenset[str],
+    *,
+    sources: Mapping[str, str],
+    told: frozenset[str] = frozenset(),
+) -> Plan:
     """Turn round matrices of a file in Burn's layout that lie otherwise than the model's kind of layer makes one expect.
 
     The file says which lie as PyTorch had them (`unturned`, by the file's own names), and so which were turned round. A linear layer of the
-    model expects one that was, an embedding or a class that nobody knows one that was not.
+    model expects one that was, an embedding or a class that nobody knows one that was not. Layers that are `told` are left alone.
     """
     kinds = _kinds(outline)
     pairs: list[Pair] = []
     rest: list[Pair] = []
     for pair in (*found.pairs, *found.mismatched):
         fits = pair.want.shape == pair.offer.shape
-        if _lies_across(pair, kinds, unturned, sources) and pair.offer.shape == pair.want.shape[::-1]:
+        known = pair.offer.name.rpartition(".")[0] in told
+        if not known and _lies_across(pair, kinds, unturned, sources) and pair.offer.shape == pair.want.shape[::-1]:
             pairs.append(replace(pair, offer=permuted(pair.offer, (1, 0))))
         else:
             (pairs if fits else rest).append(pair)
@@ -72,17 +80,26 @@ _UNSURE = (
 )
 
 
+_WEIGHTS = ("weight", "kernel", "embedding")
+"""What the weights of linear layers and embeddings are called, by convention."""
+
+
 def _kinds(outline: Outline) -> dict[str, str]:
     """Map places of a model to the kinds of layers whose weights they are: "" where it is not known, "part" for other tensors of layers."""
     layers = {layer.path: layer.kind for layer in outline.layers}
-    return {slot.path: _kind(slot, layers) for slot in outline}
+    kinds = {slot.path: _kind(slot, layers) for slot in outline}
+    if outline.convention == "burn":  # what is no weight of a linear layer lies in its files as it does in the model
+        return {path: kind if kind == "linear" else "part" for path, kind in kinds.items()}
+    return kinds
 
 
 def _kind(slot: Slot, layers: Mapping[str, str]) -> str:
     parent, _, name = slot.path.rpartition(".")
-    if slot.layer is None:  # a file that stands for a model tells its layers apart from its tensors
-        return "part" if parent in layers and name != "weight" else layers.get(parent, "")
-    return slot.layer.kind if slot.role == "weight" else "part"
+    if slot.layer is not None:
+        return slot.layer.kind if slot.role in _WEIGHTS else "part"
+    if parent in layers:  # a file, or variables that stand for a model, tell layers apart from tensors
+        return layers[parent] if name in _WEIGHTS else "part"
+    return "" if len(slot.shape) == 2 and name != "kernel" else "part"  # a kernel is one of some layer around
 
 
 def _lies_across(pair: Pair, kinds: Mapping[str, str], unturned: frozenset[str], sources: Mapping[str, str]) -> bool:
@@ -90,4 +107,8 @@ def _lies_across(pair: Pair, kinds: Mapping[str, str], unturned: frozenset[str],
         return False
     lies_as_in_torch = sources.get(pair.offer.name, pair.offer.name) in unturned
     kind = kinds[pair.want.slots[0]]
+    if (
+        kind == "" and pair.want.turned
+    ):  # a part of a known layer that is of another class, and is taken for what it stands for
+        return lies_as_in_torch
     return lies_as_in_torch if kind == "linear" else kind in ("", "embedding") and not lies_as_in_torch

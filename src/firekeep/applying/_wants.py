@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from firekeep.blobs import Blob
 from firekeep.entry import TensorEntry
 from firekeep.matching import Want
 from firekeep.rules.layout import Route, Translation, route_of, spellings, stacked, tell_facts
@@ -91,7 +92,8 @@ def list_wants(
         )
     slots = {slot.path: slot for slot in outline}
     made = route.forth(ghosts)
-    wants = [_want(entry, made.origins[entry.name], slots) for entry in made.entries]
+    held = {entry.name: entry.blob for entry in ghosts}
+    wants = [_want(entry, made.origins[entry.name], slots, held) for entry in made.entries]
     return Wanted(
         outline=outline,
         layout=layout,
@@ -120,13 +122,14 @@ def _own_want(slot: Slot, turned: frozenset[str]) -> Want:
     )
 
 
-def _want(entry: TensorEntry, origins: tuple[str, ...], slots: Mapping[str, Slot]) -> Want:
+def _want(entry: TensorEntry, origins: tuple[str, ...], slots: Mapping[str, Slot], held: Mapping[str, Blob]) -> Want:
     return Want(
         name=entry.name,
         shape=entry.shape,
         dtype=entry.dtype,
         slots=origins,
         container=".".join(slots[origins[0]].containers),
+        turned=len(entry.shape) == 2 and len(origins) == 1 and entry.blob is not held[origins[0]],
     )
 
 

@@ -238,22 +238,23 @@ def lay_out(
         steps=tuple(steps),
         biases=biases,
         told=tell_reader(layers, source=source, target=layout),
-        unturned=_unturned(entries, made, layers) if (source, layout) == ("torch", "burn") else None,
+        unturned=_unturned(entries, made, layers) if layout == "burn" and source != "burn" else None,
     )
 
 
 def _unturned(entries: Sequence[TensorEntry], made: Translation, layers: Sequence[Layer]) -> frozenset[str]:
-    """Give the matrices that stayed as they were and are none of a linear layer's, whatever they are."""
-    linear = {layer.path for layer in layers if layer.kind.startswith("linear")}
+    """Give the matrices that lie as PyTorch would have them: all that stayed as they were, but for weights of linear layers and kernels."""
+    kinds = {layer.path: layer.kind for layer in layers}
     before = {entry.name: entry for entry in entries if len(entry.shape) == 2}
-    return frozenset(
-        entry.name
-        for entry in made.entries
-        if (old := before.get(entry.name)) is not None
-        and old.shape == entry.shape
-        and old.blob is entry.blob
-        and not (entry.name.rpartition(".")[0] in linear and entry.name.rpartition(".")[2] == "weight")
-    )
+    found = []
+    for entry in made.entries:
+        origins = made.origins[entry.name]
+        old = before.get(origins[0]) if len(origins) == 1 else None
+        if old is not None and old.shape == entry.shape and old.blob is entry.blob:
+            parent, _, name = old.name.rpartition(".")
+            is_linear = name == "weight" and kinds.get(parent, "").startswith("linear")
+            found += [] if is_linear or name == "kernel" else [entry.name]
+    return frozenset(found)
 
 
 def _evidence(
@@ -328,6 +329,7 @@ __all__ = [
     "KEPT",
     "CollectJob",
     "Collection",
+    "LaidOut",
     "LayoutWarning",
     "LeftOutWarning",
     "SaveReport",

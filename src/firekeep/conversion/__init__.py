@@ -7,12 +7,12 @@ changed; then the new file is planned and written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from firekeep import digests
-from firekeep.collecting import follow, lay_out
+from firekeep.collecting import LaidOut, follow, lay_out
 from firekeep.conversion._casts import cast_all, require_dtypes
 from firekeep.conversion._check import Attester, check_entries
 from firekeep.conversion._counters import counters_of
@@ -46,6 +46,7 @@ from firekeep.rules.layout import (
 from firekeep.saving import choose_format, tie
 from firekeep.slots import Convention, Outline
 from firekeep.verification import read_digests
+from firekeep.views import permuted
 from firekeep.wording import count, quote, some
 
 __all__ = ["ConversionReport", "DTypeLike", "Dropped", "Job", "convert", "name_dtype"]
@@ -195,7 +196,7 @@ def _lay_out(plan: Plan, job: Job) -> None:
     outline = Outline(slots=(), convention=convention, layers=held.layers, modules=held.submodules)
     holds = plan.row.holds_scalars
     laid = lay_out(plan.entries, outline, layout=job.layout, like=like, facts=plan.told, holds_scalars=holds)
-    plan.entries = list(laid.entries)
+    plan.entries = list(laid.entries if job.layout != "torch" else _as_in_torch(plan, laid, like))
     plan.told, plan.unturned = laid.told, laid.unturned
     _keep_biases(plan, laid.biases, job)
     if job.layout == "torch":
@@ -206,6 +207,20 @@ def _lay_out(plan: Plan, job: Job) -> None:
         plan.notes += [f"{count(len(counters), 'counter')} of batches made of scalars"] if counters else []
     plan.scalars.update(laid.scalars)
     plan.notes += laid.steps
+
+
+def _as_in_torch(plan: Plan, laid: LaidOut, like: Likeness | None) -> Iterator[TensorEntry]:
+    """Give tensors that came to Burn's layout from PyTorch as they were there, whatever kind of layer `like` has in their places."""
+    in_rows = {layer.path for layer in (() if like is None else like.layers) if layer.kind == "linear_in_out"}
+    before = {entry.name: entry for entry in plan.entries if len(entry.shape) == 2}
+    for entry in laid.entries:
+        origins = laid.origins[entry.name]
+        old = before.get(origins[0]) if len(origins) == 1 and len(entry.shape) == 2 else None
+        if old is None or plan.unturned is None or entry.name.rpartition(".")[0] in in_rows:
+            yield entry
+            continue
+        is_turned = entry.blob is not old.blob or entry.shape != old.shape
+        yield permuted(entry, (1, 0)) if is_turned == (old.name in plan.unturned) else entry
 
 
 def _like_of(plan: Plan, job: Job, *, layout: Convention | None = None) -> Likeness:

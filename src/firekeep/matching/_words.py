@@ -32,6 +32,8 @@ class Want:
     spellings: tuple[str, ...] = ()
     short: str | None = None
     container: str = ""
+    turned: bool = False
+    """A matrix that the model has the other way round."""
 
     @property
     def paths(self) -> tuple[str, ...]:

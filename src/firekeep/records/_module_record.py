@@ -80,9 +80,7 @@ class ModuleRecord:
             metadata = {LAYOUT: "unspecified" if chosen is None else chosen}
         if (told := write_layers(made.told)) is not None:
             metadata[LAYERS] = told
-        if (
-            made.unturned and (unturned := write_unturned(made.unturned)) is not None
-        ):  # else the record is as Burn's own
+        if (unturned := write_unturned(made.unturned)) is not None:
             metadata[UNTURNED] = unturned
         contents = Contents(entries=found, metadata=metadata, scalars=dict(made.scalars))
         layers: tuple[Layer, ...] = made.layers
