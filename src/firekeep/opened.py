@@ -17,7 +17,7 @@ from firekeep.errors import FirekeepError, FormatError, RuleError, TensorNotFoun
 from firekeep.formats import Container, OpenOptions, files_of_set, open_path, open_source
 from firekeep.scalars import Scalar
 from firekeep.slots import Layer
-from firekeep.sources import FileSource, MemorySource, Source
+from firekeep.sources import FileSource, MemorySource, Source, closed_on_failure
 from firekeep.wording import kind
 
 if TYPE_CHECKING:
@@ -206,14 +206,8 @@ def open_file(source: Readable, options: OpenOptions, *, private: bool = False) 
         if (opened := open_path(path, replace(options, private=private, top_level_key=None))) is not None:
             return _checked(OpenedFile(*opened), options)
     backing = source_of(source, private=private)
-    try:
+    with closed_on_failure(backing):
         return _checked(OpenedFile(open_source(backing, options), backing), options)
-    except FirekeepError as error:
-        backing.close()
-        raise error.at(path=backing.path)  # noqa: B904 - the same error, with its place
-    except BaseException:
-        backing.close()
-        raise
 
 
 def _checked(opened: OpenedFile, options: OpenOptions) -> OpenedFile:

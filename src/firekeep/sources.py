@@ -7,10 +7,11 @@ import mmap
 import os
 import stat
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from firekeep.errors import EntryError, TruncatedError
+from firekeep.errors import EntryError, FirekeepError, TruncatedError
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
@@ -136,6 +137,19 @@ class FileSource:
         if getattr(self, "_fd", None) is not None:
             with suppress(OSError):
                 self.close()
+
+
+@contextmanager
+def closed_on_failure(source: Source) -> Iterator[None]:
+    """Let go of a file where what is read of it fails; errors of ours get its path."""
+    try:
+        yield
+    except FirekeepError as error:
+        source.close()
+        raise error.at(path=source.path)  # noqa: B904 - the same error, with its place
+    except BaseException:
+        source.close()
+        raise
 
 
 def check_range(offset: int, length: int, size: int) -> None:

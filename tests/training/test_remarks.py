@@ -49,3 +49,11 @@ def test_live_values_that_the_checkpoint_has_not_stay_and_are_told(tmp_path):
     assert live.values == {"kept": 1, "gone": 2, "new": 3}
     assert report.fresh == {"values['new']": "the checkpoint has no value of this name"}
     assert not report.exact
+
+
+def test_a_prompt_shows_what_print_does(tmp_path):
+    with CheckpointManager(tmp_path) as manager:
+        saved = manager.save(make(), step=1)
+        restored = manager.restore(make())
+    for report in (saved, restored, restored.report):
+        assert repr(report) == str(report)

@@ -22,9 +22,8 @@ def turn_ties(found: Plan, outline: Outline) -> Plan:
     for pair in found.mismatched:
         firm = [slots[path] for path in pair.want.slots if not slots[path].loosely]
         tied = bool(firm) and all((slot.tied_to or slot.path) in roots for slot in firm)
-        across = len(pair.want.shape) == 2 and pair.offer.shape == pair.want.shape[::-1]
-        if tied and across and len(firm) == len(pair.want.slots):
-            turned.append(replace(pair, offer=permuted(pair.offer, (1, 0))))
+        if tied and _may_be_turned(pair) and len(firm) == len(pair.want.slots):
+            turned.append(_turned(pair))
         else:
             rest.append(pair)
     return replace(found, pairs=(*found.pairs, *turned), mismatched=tuple(rest)) if turned else found
@@ -47,13 +46,20 @@ def turn_as_told(
     pairs: list[Pair] = []
     rest: list[Pair] = []
     for pair in (*found.pairs, *found.mismatched):
-        fits = pair.want.shape == pair.offer.shape
         known = pair.offer.name.rpartition(".")[0] in told
-        if not known and _lies_across(pair, kinds, unturned, sources) and pair.offer.shape == pair.want.shape[::-1]:
-            pairs.append(replace(pair, offer=permuted(pair.offer, (1, 0))))
+        if not known and _may_be_turned(pair) and _lies_across(pair, kinds, unturned, sources):
+            pairs.append(_turned(pair))
         else:
-            (pairs if fits else rest).append(pair)
+            (pairs if pair.want.shape == pair.offer.shape else rest).append(pair)
     return replace(found, pairs=tuple(pairs), mismatched=tuple(rest))
+
+
+def _may_be_turned(pair: Pair) -> bool:
+    return len(pair.want.shape) == 2 and pair.offer.shape == pair.want.shape[::-1]
+
+
+def _turned(pair: Pair) -> Pair:
+    return replace(pair, offer=permuted(pair.offer, (1, 0)))
 
 
 def doubt_squares(found: Plan, outline: Outline, *, sources: Mapping[str, str]) -> Plan:
@@ -103,12 +109,11 @@ def _kind(slot: Slot, layers: Mapping[str, str]) -> str:
 
 
 def _lies_across(pair: Pair, kinds: Mapping[str, str], unturned: frozenset[str], sources: Mapping[str, str]) -> bool:
-    if len(pair.want.shape) != 2 or len(pair.want.slots) != 1:
+    if len(pair.want.slots) != 1:
         return False
     lies_as_in_torch = sources.get(pair.offer.name, pair.offer.name) in unturned
     kind = kinds[pair.want.slots[0]]
-    if (
-        kind == "" and pair.want.turned
-    ):  # a part of a known layer that is of another class, and is taken for what it stands for
+    # A part of a known layer that is of another class is taken for what it stands for.
+    if kind == "linear" or (kind == "" and pair.want.turned):
         return lies_as_in_torch
-    return lies_as_in_torch if kind == "linear" else kind in ("", "embedding") and not lies_as_in_torch
+    return kind in ("", "embedding") and not lies_as_in_torch

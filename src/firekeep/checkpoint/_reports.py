@@ -12,8 +12,8 @@ from firekeep.showing import Shown
 from firekeep.wording import count, headline, lines, size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSaved:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StepSaved(Shown):
     """A save. With `background` the step is still being written: `CheckpointManager.wait` gives the report of the end.
 
     `deleted` are the steps that the retention policy let go of afterwards.
@@ -54,8 +54,8 @@ class StepSaved:
         return "\n".join([*parts, *lines(self.notes)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRestored:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StepRestored(Shown):
     """A restore: which step it was, and what the state itself reports.
 
     Of the latest step, `passed_over` are those above it that could not be used.

@@ -14,7 +14,7 @@ from firekeep.formats._pool import MOST_OPEN, Pool, PooledSource
 from firekeep.formats._protocol import Container, OpenOptions, Reader
 from firekeep.formats._union import FILES_OF, Index, Shard, join_shards
 from firekeep.limits import Limits
-from firekeep.sources import FileSource, Source
+from firekeep.sources import FileSource, Source, closed_on_failure
 
 _LISTED = 10
 _OF_PATHS = ("/", "\\", ":", "\0")
@@ -238,16 +238,10 @@ def _open_shard(place: Path, format: str, options: OpenOptions, readers: Readers
         source = FileSource(place, private=options.private)
     else:
         source = PooledSource(place, pool, private=options.private)
-    try:
+    with closed_on_failure(source):
         container = readers[format](source, options)
         _require_member(container, format)
         return Shard(place.name, container, source)
-    except FirekeepError as error:
-        source.close()
-        raise error.at(path=source.path)  # noqa: B904 - the same error, with its place
-    except BaseException:
-        source.close()
-        raise
 
 
 def _require_member(container: Container, format: str) -> None:

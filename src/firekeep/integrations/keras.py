@@ -1,6 +1,7 @@
 """Keras 3 on PyTorch: a model and its optimizer in one file, by the paths of their variables.
 
 from firekeep.integrations.keras import restore_keras, save_keras
+from firekeep.showing import Shown
 
 save_keras(model, "run.bpk")
 restore_keras(model, "run.bpk")  # in another process, after the same model was built and compiled
@@ -18,6 +19,7 @@ from typing import Any
 from firekeep.errors import FormatError, RuleError, UnsupportedError
 from firekeep.integrations._files import load_values, save_values
 from firekeep.integrations._missing import missing
+from firekeep.showing import Shown
 from firekeep.training._facts import changes, environment
 from firekeep.training._rng import check_rng, put_rng, take_rng
 from firekeep.wording import count, some
@@ -34,8 +36,8 @@ KEY = "firekeep.keras"
 PARTS = ("model", "optimizer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KerasRestored:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class KerasRestored(Shown):
     """What was restored: how many variables of which part, and what else decides the bits of a result and is another now."""
 
     model: int

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from firekeep.bridges._values import is_object, join_others
 from firekeep.bridges.jax._equinox import indices_of, main_parts, shared_whole, state_path, state_values
 from firekeep.bridges.jax._frameworks import (
     is_a,
@@ -149,14 +150,6 @@ class _Walker:
         if is_number(value) and _is_plain(at.holder):
             self.found.numbers.append(at.path)
 
-    def _join(self, value: Any, at: _At, first: int) -> None:
-        """Name an object without arrays itself, in place of all that is in it; one that is empty is not named."""
-        inside = list(self.found.others)[first:]
-        for path in inside:
-            del self.found.others[path]
-        if inside or (is_a(value, "flax.linen", "Module") and _is_data(at.holder)):
-            self.found.others[at.path] = kind(value)
-
     def visit_states(self) -> None:
         """Add what stateful layers of Equinox keep, under the names by which the layers know it."""
         for value, at in self._states:
@@ -203,9 +196,9 @@ class _Walker:
             self.visit(part, inside._replace(path=path, holder=holder, key=key))
             if whole is not None and text == "pytree":
                 self._add_aliases(whole, inside._replace(path=path, holder=holder, key=key))
-        is_object = is_dataclass(value) or (isinstance(value, tuple) and hasattr(value, "_fields"))
-        if at.path and is_object and len(self.found.places) + len(self._states) == known:
-            self._join(value, at, others)
+        if at.path and is_object(value) and len(self.found.places) + len(self._states) == known:
+            is_meant = is_a(value, "flax.linen", "Module") and _is_data(at.holder)
+            join_others(self.found.others, at.path, value, first=others, is_meant=is_meant)
 
     def _enter_dict(self, value: dict[Any, Any], at: _At) -> None:
         """Do what `_enter` does with any container, for a plain dict."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
+from firekeep.bridges._values import is_object, join_others
 from firekeep.bridges.plain._leaves import is_tensor
 from firekeep.errors import LimitError, UnsupportedError
 from firekeep.wording import kind
@@ -98,25 +99,17 @@ class Tree:
         if isinstance(value, Mapping) and any(str(key).isdecimal() for key in value):
             self.keyed.add(place.path)
         self.modules.update(_told_modules(value, place.path))
-        known, others, is_object = len(self.places), len(self.others), _is_object(value)
-        self._within_objects += is_object
+        known, others, whole = len(self.places), len(self.others), is_object(value)
+        self._within_objects += whole
         prefix = "" if place.route is None else f"{place.path}."
         for key, child, is_field in children(value):
             name, new_fault = _name(key)
             below = Place(prefix + name, child, value, key, _Route(place.route, key, is_field))
             self._visit(below, fault=fault or new_fault)
         self._around.discard(id(value))
-        self._within_objects -= is_object
-        if place.path and is_object and len(self.places) == known:
-            self._join(place, others)
-
-    def _join(self, place: Place, first: int) -> None:
-        """Name an object without tensors itself, in place of all that is in it; one that is empty is not named."""
-        inside = list(self.others)[first:]
-        for path in inside:
-            del self.others[path]
-        if inside or _is_linen(place.value):
-            self.others[place.path] = kind(place.value)
+        self._within_objects -= whole
+        if place.path and whole and len(self.places) == known:
+            join_others(self.others, place.path, value, first=others, is_meant=_is_linen(value))
 
     def _list(self, place: Place, fault: str | None) -> None:
         if fault is not None:
@@ -170,11 +163,6 @@ def _told_modules(value: Any, path: str) -> Iterator[str]:
         for name in metadata:
             if isinstance(name, str):
                 yield f"{path}.{name}" if path and name else path or name
-
-
-def _is_object(value: Any) -> bool:
-    """Tell dataclasses and named tuples from containers that say nothing but what is in them."""
-    return is_dataclass(value) or (isinstance(value, tuple) and hasattr(value, "_fields"))
 
 
 def _is_linen(value: Any) -> bool:

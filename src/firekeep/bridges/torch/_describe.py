@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from firekeep.blobs import Blob
-from firekeep.bridges.torch._extra_state import keeps_more, rewrites
+from firekeep.bridges.torch._extra_state import rewriting, stateful
 from firekeep.bridges.torch._ids import recall, remember
 from firekeep.bridges.torch._ties import LAZY, fault
 from firekeep.bridges.torch._walk import Place, Walk, walk
@@ -42,8 +42,8 @@ def outline_of(found: Walk) -> Outline:
         modules=frozenset(found.modules),
         keyed=frozenset(found.keyed),
         valueless=tuple(found.valueless),
-        stateful=tuple(path for path, module in found.parts if keeps_more(module)),
-        rewriting=tuple(path for path, module in found.parts if rewrites(module)),
+        stateful=tuple(path for path, _ in stateful(found.parts)),
+        rewriting=tuple(path for path, _ in rewriting(found.parts)),
     )
 
 

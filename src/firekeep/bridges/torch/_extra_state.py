@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -32,20 +32,36 @@ def named_parameters(root: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((_bare(path), value) for path, value in _inside(root).named_parameters())
 
 
-def keeps_more(module: nn.Module) -> bool:
-    """Say whether a module by itself keeps a state besides its tensors."""
-    own = type(module)
+def stateful(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
+    """Choose the modules that by themselves keep a state besides their tensors."""
+    keeping: dict[type[nn.Module], bool] = {}
+    for path, module in modules:
+        own = type(module)
+        if own not in keeping:
+            keeping[own] = _keeps_more(own)
+        if keeping[own]:
+            yield path, module
+
+
+def rewriting(modules: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Choose the modules whose tensors code other than PyTorch's changes on their way into a state dict or out of one."""
+    overriding: dict[type[nn.Module], bool] = {}
+    for path, module in modules:
+        own = type(module)
+        if own not in overriding:
+            overriding[own] = _overrides(own)
+        hooks = (module._load_state_dict_pre_hooks, module._state_dict_hooks)  # noqa: SLF001 - nothing else tells
+        if overriding[own] or any(some and not all(map(_is_torch, some.values())) for some in hooks):
+            yield path, module
+
+
+def _keeps_more(own: type[nn.Module]) -> bool:
     takes = own.set_extra_state is not nn.Module.set_extra_state
     return takes and own.get_extra_state is not nn.Module.get_extra_state
 
 
-def rewrites(module: Any) -> bool:
-    """Say whether code other than PyTorch's changes tensors of a module on their way into a state dict or out of one."""
-    own = type(module)
-    if not (_is_torch(own._load_from_state_dict) and _is_torch(own._save_to_state_dict)):  # noqa: SLF001 - nothing else tells
-        return True
-    hooks = (module._load_state_dict_pre_hooks, module._state_dict_hooks)  # noqa: SLF001
-    return any(some and not all(map(_is_torch, some.values())) for some in hooks)
+def _overrides(own: type[nn.Module]) -> bool:
+    return not (_is_torch(own._load_from_state_dict) and _is_torch(own._save_to_state_dict))  # noqa: SLF001
 
 
 def _is_torch(hook: Any) -> bool:
@@ -67,6 +83,4 @@ def _bare(path: str) -> str:
 
 
 def _keepers(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for path, module in modules_of(root):
-        if keeps_more(module):
-            yield path, module
+    return stateful(modules_of(root))
