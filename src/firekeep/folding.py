@@ -19,13 +19,11 @@ _MAX_RANGES = 6
 """Ranges in one label; numbers scattered more than this are told by the first, the last, and how many there are."""
 
 
-def natural(name: str) -> tuple[tuple[int, str, int], ...]:
+def natural(name: str) -> tuple[str | int, ...]:
     """Give a key that sorts names as people count: layers.2 before layers.10."""
-    return tuple(
-        (0, "", int(part[:4000])) if part.isdigit() and part.isascii() else (1, part, 0)
-        for part in _DIGITS.split(name)
-        if part
-    )
+    parts: list[str | int] = _DIGITS.split(name)  # text and numbers by turns, the first a text that may be empty
+    parts[1::2] = [int(number[:4000]) for number in parts[1::2]]  # type: ignore[index]
+    return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)

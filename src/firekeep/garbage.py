@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_MANY = 10_000
+_MANY = 1_000
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from firekeep.errors import LimitError, TruncatedError
 from firekeep.garbage import collector_paused
@@ -73,7 +73,7 @@ def read_into(windows: Sequence[Window], targets: Sequence[memoryview], finished
         if target.nbytes != length:
             raise ValueError(f"a window of {length} bytes does not fit a target of {target.nbytes}")
     with collector_paused():
-        finished.extend(index for index, (_, _, length) in enumerate(windows) if not length)
+        finished += [index for index, (_, _, length) in enumerate(windows) if not length]
         jobs = deque(_jobs_into(windows, targets, finished))
     _run(jobs)
 
@@ -208,7 +208,11 @@ class _Job:
     targets: list[memoryview]
     arena: _Arena | None = None
     place: int = 0
-    counts: list[_Count] | None = None
+    whole: list[int] = field(default_factory=list)
+    """The windows that end in this job and began in it."""
+    counts: list[_Count] = field(default_factory=list)
+    """Those that are cut."""
+    finished: list[int] | None = None
 
     def prepare(self, pages: _Pages) -> None:
         """See `_Arena.prepare`; where later targets lie a little further on, the advice is near enough."""
@@ -218,7 +222,9 @@ class _Job:
     def run(self) -> None:
         """Fill the targets, however many reads it takes, and count that in."""
         self._fill()
-        for count in self.counts or ():
+        if self.finished is not None:
+            self.finished += self.whole
+        for count in self.counts:
             count.one_done()
 
     def _fill(self) -> None:
@@ -307,21 +313,23 @@ def _jobs_into(windows: Sequence[Window], targets: Sequence[memoryview], finishe
     jobs: list[_Job] = []
     waste = memoryview(bytearray(GAP))
     order = sorted((id(source), offset, index) for index, (source, offset, length) in enumerate(windows) if length)
+    last: _Job | None = None
     for _, offset, index in order:
         source, _, length = windows[index]
-        count = _Count(index, finished, [True] + [False] * (-(-length // JOB) - 1))
+        count = _Count(index, finished, [True] + [False] * (-(-length // JOB) - 1)) if length > JOB else None
         for start in range(offset, offset + length, JOB):
             end = min(start + JOB, offset + length)
-            target = targets[index][start - offset : end - offset]
-            last = jobs[-1] if jobs else None
-            if last is not None and last.counts is not None and last.source is source and _joins(last, start, end):
-                if start > last.end:
-                    last.targets.append(waste[: start - last.end])
-                last.targets.append(target)
-                last.end = end
-                last.counts.append(count)
+            if last is None or last.source is not source or not _joins(last, start, end):
+                last = _Job(source, start, start, [], finished=finished)
+                jobs.append(last)
+            elif start > last.end:
+                last.targets.append(waste[: start - last.end])
+            last.targets.append(targets[index] if count is None else targets[index][start - offset : end - offset])
+            last.end = end
+            if count is None:
+                last.whole.append(index)
             else:
-                jobs.append(_Job(source, start, end, [target], counts=[count]))
+                last.counts.append(count)
     return jobs
 
 

@@ -16,7 +16,8 @@ Convention = Literal["torch", "burn", "flax", "linen", "equinox", "keras"]
 _NO_FACTS: Mapping[str, int | bool | str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen, as a TensorEntry is not: a model may have thousands.
+@dataclass(slots=True, kw_only=True)
 class Layer:
     """A layer of a known kind in a model.
 

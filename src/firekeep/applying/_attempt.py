@@ -14,7 +14,7 @@ from firekeep.applying._wants import Wanted, list_wants
 from firekeep.entry import TensorEntry, tie_key
 from firekeep.errors import RuleError, UnsupportedError
 from firekeep.layouts import BURNS, CONVENTIONS, UNSPECIFIED, FileLayout
-from firekeep.matching import MatchOptions, Plan, Remedy, all_exact, may_meet, plan, skeletons_of
+from firekeep.matching import MatchOptions, Plan, Remedy, Want, may_meet, plan, skeletons_of
 from firekeep.rules.layout import GROUPLESS, SIDES, groups_told, moved
 from firekeep.slots import Convention, Layer, Outline
 from firekeep.supply import Supply
@@ -136,18 +136,27 @@ def _pair(
     outline: Outline, offered: Offered, layout: Convention | None, job: LoadJob, layers: tuple[Layer, ...]
 ) -> tuple[Wanted, MatchOptions, Plan]:
     wanted = list_wants(outline, layout, in_rows=offered.in_rows, layers=layers)
-    if not all_exact(wanted.wants, offered.entries):
-        wanted.spell()
     sources = offered.sources if job.remapper else {}
     options = MatchOptions(
         match=job.match, modules=wanted.modules, keyed=wanted.keyed, submodules=offered.submodules, sources=sources
     )
-    return wanted, options, plan(wanted.wants, offered.entries, options=options)
+    return wanted, options, plan(wanted.wants, offered.entries, options=options, spell=wanted.spell)
 
 
 def _overlook(found: Plan, wanted: Wanted, counters: frozenset[str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
     """Set aside what the other side cannot have: counters of batches, states of random numbers, and further names of a tensor."""
     overlooked = list(wanted.no_counterpart)
+    missing, notes = _lacking(found, wanted, overlooked) if found.missing else ([], [])
+    again = _used_again(found, wanted)
+    notes += [f"{name!r} is {other!r} in the file, and the model has it once" for name, other in again.items()]
+    notes += _grouped(found, wanted)
+    unused = tuple(entry for entry in found.unused if entry.name not in counters and entry.name not in again)
+    overlooked += sorted(counters)
+    return replace(found, missing=tuple(missing), unused=unused), tuple(overlooked), tuple(notes)
+
+
+def _lacking(found: Plan, wanted: Wanted, overlooked: list[str]) -> tuple[list[Want], list[str]]:
+    """Give the wants that are missing indeed, add those to be overlooked to the list, and tell of those that are filled by another name."""
     missing, notes = [], []
     filled = dict.fromkeys(path for pair in found.pairs for path in pair.want.slots)
     ties = {slot.path: slot.tied_to or slot.path for slot in wanted.outline}
@@ -170,12 +179,7 @@ def _overlook(found: Plan, wanted: Wanted, counters: frozenset[str]) -> tuple[Pl
             )
         else:
             missing.append(want)
-    again = _used_again(found, wanted)
-    notes += [f"{name!r} is {other!r} in the file, and the model has it once" for name, other in again.items()]
-    notes += _grouped(found, wanted)
-    unused = tuple(entry for entry in found.unused if entry.name not in counters and entry.name not in again)
-    overlooked += sorted(counters)
-    return replace(found, missing=tuple(missing), unused=unused), tuple(overlooked), tuple(notes)
+    return missing, notes
 
 
 def _grouped(found: Plan, wanted: Wanted) -> Iterator[str]:

@@ -12,7 +12,8 @@ from firekeep.errors import EntryError, UnsupportedError
 from firekeep.slots import Constants, Outline, Slot
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as a Slot is not: a model may have tens of thousands.
+@dataclass(slots=True)
 class Filling:
     """One tensor on its way into a slot.
 

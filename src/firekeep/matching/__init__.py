@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firekeep.matching._near import Suggestion, suggest
-from firekeep.matching._plan import all_exact, plan
+from firekeep.matching._plan import plan
 from firekeep.matching._remedies import Remedy, find_remedies
 from firekeep.matching._skeletons import may_meet, skeletons_of
 from firekeep.matching._words import (
@@ -34,7 +34,6 @@ __all__ = [
     "Verdict",
     "Via",
     "Want",
-    "all_exact",
     "find_remedies",
     "may_meet",
     "plan",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -26,29 +26,40 @@ _UNLISTED = Reading(_wrappers.unlisted, _wrappers.unlisted, ("wrapper",))
 _BARE_UNLISTED = Reading(_wrappers.bare_unlisted, _wrappers.bare_unlisted, ("wrapper",))
 
 
-def plan(wants: Sequence[Want], offers: Sequence[TensorEntry], *, options: MatchOptions = MatchOptions()) -> Plan:  # noqa: B008
+def plan(
+    wants: Sequence[Want],
+    offers: Sequence[TensorEntry],
+    *,
+    options: MatchOptions = MatchOptions(),  # noqa: B008
+    spell: Callable[[], None] | None = None,
+) -> Plan:
     """Pair wants and offers by name and shape; raises `RuleError` when a name stands twice on one side.
 
     With `match="auto"`, in this order: equal names; the layer's other spelling; enum variants left out; other numbers in a list, decided
     for the list as a whole and before equal names in it count; the words of known wrappers. A step beyond the equal name is taken only
-    where it gives one tensor to one want, of the same shape; else the candidates are listed.
+    where it gives one tensor to one want, of the same shape; else the candidates are listed. `spell` is called before other names of the
+    wants are looked at, and may still add them.
     """
-    _refuse_twins("the model", (want.name for want in wants))
-    _refuse_twins("the file", (offer.name for offer in offers))
+    _refuse_twins("the model", [want.name for want in wants])
+    _refuse_twins("the file", [offer.name for offer in offers])
     with collector_paused():
-        if options.match == "exact" or all_exact(wants, offers):
+        exact = _all_exact(wants, offers)
+        if spell is not None and not exact:
+            spell()
+        if exact or options.match == "exact":
             return _settled(_exact(wants, offers, options))
         return _settled(_best(wants, offers, options))
 
 
-def _refuse_twins(side: str, names: Iterable[str]) -> None:
+def _refuse_twins(side: str, names: list[str]) -> None:
+    if len(set(names)) == len(names):
+        return
     seen: set[str] = set()
     twins = list(dict.fromkeys(name for name in names if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
-    if twins:
-        raise RuleError(f"{side} has {count(len(twins), 'name')} more than once: {some(twins)}")
+    raise RuleError(f"{side} has {count(len(twins), 'name')} more than once: {some(twins)}")
 
 
-def all_exact(wants: Sequence[Want], offers: Sequence[TensorEntry]) -> bool:
+def _all_exact(wants: Sequence[Want], offers: Sequence[TensorEntry]) -> bool:
     """Say whether every want has a tensor of its very name and shape, so that no other name of it is looked for."""
     shapes = {offer.name: offer.shape for offer in offers}
     return all(shapes.get(want.name) == want.shape for want in wants)
@@ -159,6 +170,8 @@ def _heap(
 ) -> list[Pair]:
     if pair.want.shape != pair.offer.shape:
         return mismatched
+    if pair.offer.problem is None and pair.offer.dtype is pair.want.dtype is not None:
+        return pairs
     if pair.offer.problem is not None or pair.offer.dtype is None:
         return unreadable
     return pairs if fits(pair.offer.dtype, pair.want.dtype) else clashes

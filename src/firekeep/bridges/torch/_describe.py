@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from firekeep.blobs import Blob
 from firekeep.bridges.torch._extra_state import rewriting, stateful
 from firekeep.bridges.torch._ids import recall, remember
-from firekeep.bridges.torch._ties import LAZY, fault
+from firekeep.bridges.torch._ties import LAZY
 from firekeep.bridges.torch._walk import Place, Walk, walk
 from firekeep.dtypes import BY_NAME, BY_TORCH, DType
 from firekeep.entry import TensorEntry
@@ -79,7 +79,7 @@ def ids_in(found: Walk) -> dict[str, ParamId]:
 
 def _slot(place: Place, tied_to: str | None) -> Slot:
     value = place.value
-    dtype, shape, problem = _looks(value)
+    dtype, shape, problem = _looks(value, place.fault)
     return Slot(
         path=place.path,
         dtype=dtype,
@@ -93,11 +93,10 @@ def _slot(place: Place, tied_to: str | None) -> Slot:
     )
 
 
-def _looks(value: torch.Tensor | None) -> tuple[DType, tuple[int, ...], str | None]:
-    """Give dtype, shape and what stands in the way of filling, as far as each is known."""
+def _looks(value: torch.Tensor | None, problem: str | None) -> tuple[DType, tuple[int, ...], str | None]:
+    """Give dtype, shape and what stands in the way of filling, as far as each is known; `problem` is the fault of the tensor, if any."""
     if value is None:
         return _UNKNOWN, (), _PACKED
-    problem = fault(value)
     dtype = _DTYPES.get(value.dtype)
     if problem is not None and (is_lazy(value) or value.is_nested):
         return dtype or _UNKNOWN, (), problem
@@ -128,7 +127,7 @@ def _entry(place: Place, param_id: ParamId) -> TensorEntry:
             raise UnsupportedError(LAZY)
         entry = torch_entry(place.path, value)
     except UnsupportedError as error:
-        dtype, shape, _ = _looks(value)
+        dtype, shape, _ = _looks(value, place.fault)
         problem = f"{error.message}. {error.remedy}" if error.remedy else error.message
         nbytes = 0 if dtype.kind == "quantized" else dtype.nbytes(shape)
         return TensorEntry(place.path, dtype, shape, Blob(nbytes), param_id, problem)

@@ -50,8 +50,9 @@ def rewriting(modules: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         own = type(module)
         if own not in overriding:
             overriding[own] = _overrides(own)
-        hooks = (module._load_state_dict_pre_hooks, module._state_dict_hooks)  # noqa: SLF001 - nothing else tells
-        if overriding[own] or any(some and not all(map(_is_torch, some.values())) for some in hooks):
+        before, after = module._load_state_dict_pre_hooks, module._state_dict_hooks  # noqa: SLF001 - nothing else tells
+        hooked = (before or after) and not all(map(_is_torch, (*before.values(), *after.values())))
+        if overriding[own] or hooked:
             yield path, module
 
 

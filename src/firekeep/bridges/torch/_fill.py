@@ -74,8 +74,9 @@ class _Task:
 def _tasks(found: Walk, fillings: Sequence[Filling]) -> list[_Task]:
     with collector_paused():
         by_path: dict[str, list[Place]] = {}
+        ties = found.ties
         for place in found.places:
-            first = found.ties.get(place.path)
+            first = ties.get(place.path)
             by_path[place.path] = group = [] if first is None else by_path[first]
             group.append(place)
         wanted: dict[int, list[Filling]] = {}
@@ -85,7 +86,8 @@ def _tasks(found: Walk, fillings: Sequence[Filling]) -> list[_Task]:
                 raise EntryError("the model has no place of that name (any more)", tensor=filling.slot.path)
             wanted.setdefault(id(group), []).append(filling)
         for tied in wanted.values():
-            _check_tied(tied)
+            if len(tied) > 1:
+                _check_tied(tied)
         return [_task(tied, by_path[tied[0].slot.path]) for tied in wanted.values()]
 
 
@@ -119,19 +121,21 @@ def _task(fillings: list[Filling], places: list[Place]) -> _Task:
         extents = (*shape[:-1], shape[-1] // 2) if filling.dtype.bits == 4 else shape
         target = torch.empty(extents, dtype=dtype, device="cpu" if value.is_meta else value.device)
         is_new = True
-    return _Task(fillings, places, target, is_new, _window(filling.entry, target))
+    return _Task(fillings, places, target, is_new, _window(filling, target))
 
 
-def _window(entry: TensorEntry, target: torch.Tensor) -> tuple[Source, int] | None:
-    """Give the file and offset where exactly the bytes lie that the target shall hold, or None."""
-    window = entry.blob.window()
+def _window(filling: Filling, target: torch.Tensor) -> tuple[Source, int] | None:
+    """Give the file and offset where exactly the bytes lie that the target, which has the filling's dtype, shall hold, or None."""
+    blob = filling.entry.blob
+    window = blob.window()
     if window is None or window[0].fileno() is None or sys.byteorder == "big":
         return None
     if target.dtype is torch.bool:  # any byte may stand in a file, and torch counts on 0 and 1
         return None
-    plain = target.device.type == "cpu" and target.is_contiguous() and not target.is_conj() and not target.is_neg()
-    same = entry.dtype is not None and torch_dtype(entry.dtype) is target.dtype
-    return window if plain and same and entry.blob.nbytes == target.nbytes else None
+    plain = target.is_cpu and target.is_contiguous() and not target.is_conj() and not target.is_neg()
+    dtype = filling.entry.dtype
+    same = dtype is filling.dtype or (dtype is not None and torch_dtype(dtype) is target.dtype)
+    return window if plain and same and blob.nbytes == target.nbytes else None
 
 
 def _read(tasks: list[_Task], done: list[str]) -> None:
@@ -150,11 +154,12 @@ def _finish(task: _Task, done: list[str]) -> None:
     """Hang new memory where the old was, take over the id, and say so."""
     if task.is_new:
         _hang(task)
-    param_id = next((filling.entry.param_id for filling in task.fillings if filling.entry.param_id is not None), None)
-    if param_id is not None:
-        for place in task.places:
-            remember(place.module, place.name, param_id)
-    done.extend(filling.slot.path for filling in task.fillings)
+    for filling in task.fillings:
+        if filling.entry.param_id is not None:
+            for place in task.places:
+                remember(place.module, place.name, filling.entry.param_id)
+            break
+    done += [filling.slot.path for filling in task.fillings]
 
 
 def _hang(task: _Task) -> None:

@@ -57,7 +57,7 @@ def _overlapping(pourings: Sequence[Pouring]) -> Iterator[list[Pouring]]:
 
 def _lie_apart(targets: Sequence[torch.Tensor]) -> bool:
     """Say whether all are whole stretches of the same memory, each behind the one before: so it is with most models."""
-    if not all(target.is_contiguous() and target.device.type == "cpu" for target in targets):
+    if not all(target.is_contiguous() and target.is_cpu for target in targets):
         return False
     spans = sorted((target.data_ptr(), target.nbytes) for target in targets)
     return all(start + nbytes <= following for (start, nbytes), (following, _) in pairwise(spans))

@@ -18,10 +18,14 @@ class Held(Protocol):
     path: str
     module: nn.Module
     value: torch.Tensor | None
+    fault: str | None
 
 
 def first_names(places: Iterable[Held]) -> dict[str, str]:
     """Map each further path of a tensor to the first one."""
+    places = list(places)
+    if len({_whereabouts(place) for place in places}) == len(places):
+        return {}
     first: dict[Hashable, str] = {}
     ties = {}
     for place in places:
@@ -31,12 +35,20 @@ def first_names(places: Iterable[Held]) -> dict[str, str]:
     return ties
 
 
+def _whereabouts(place: Held) -> int:
+    """Give a number that places of one tensor share; most models have none twice, which is soon told."""
+    value = place.value
+    if value is None:
+        return id(place.module)
+    return id(value) if place.fault is not None or value.is_meta else value.data_ptr() or id(value)
+
+
 def tie_of(place: Held) -> Hashable:
     """Say which tensor hangs at a place: equal for two places of one tensor, be it one object or one memory seen in the same way."""
     value = place.value
     if value is None:
         return id(place.module)
-    if fault(value) is not None or value.is_meta or not (address := value.data_ptr()):
+    if place.fault is not None or value.is_meta or not (address := value.data_ptr()):
         return id(value)
     return (address, value.device, value.dtype, value.shape, value.stride())
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import is_
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from firekeep.bridges.torch._layers import (
     label_of,
     may_be_packed,
 )
-from firekeep.bridges.torch._ties import first_names
+from firekeep.bridges.torch._ties import fault, first_names
 from firekeep.errors import LimitError, UnsupportedError
 from firekeep.garbage import collector_paused
 from firekeep.slots import Layer
@@ -44,7 +46,7 @@ _WRAPPERS = (
 class Place:
     """A parameter or persistent buffer: where it hangs, and what hangs there now.
 
-    `value` is None where a module keeps its weights packed.
+    `value` is None where a module keeps its weights packed. `fault` says why it is none that can be described by dtype, shape and memory.
     """
 
     path: str
@@ -53,7 +55,8 @@ class Place:
     value: torch.Tensor | None
     layer: Layer | None
     containers: tuple[str, ...]
-    is_parameter: bool = False
+    fault: str | None
+    is_parameter: bool
 
 
 @dataclass(slots=True)
@@ -67,8 +70,12 @@ class Walk:
     valueless: list[str] = field(default_factory=list)
     parts: list[tuple[str, nn.Module]] = field(default_factory=list)
     """All parts with their paths, the model itself as the first."""
-    held: list[tuple[Mapping[str, object], str, object]] = field(default_factory=list)
-    """What hangs where: the dict of a module, a name, and what is there."""
+    held: list[Mapping[str, object]] = field(default_factory=list)
+    """The dicts of all parts that hold tensors or further parts."""
+    names: list[str] = field(default_factory=list)
+    """The keys of these dicts, one after the other."""
+    things: list[object] = field(default_factory=list)
+    """Their values."""
     _ties: dict[str, str] | None = None
 
     @property
@@ -80,7 +87,20 @@ class Walk:
 
     def is_still_so(self) -> bool:
         """Say whether everything hangs where it was found; of modules compiled to TorchScript nobody can tell."""
-        return all(isinstance(around, dict) and around.get(name) is one for around, name, one in self.held)
+        if not all(isinstance(around, dict) for around in self.held):
+            return False
+        things = [thing for around in self.held for thing in around.values()]
+        return (
+            len(things) == len(self.things)
+            and all(map(is_, things, self.things))
+            and list(chain.from_iterable(self.held)) == self.names
+        )
+
+    def hold(self, around: Mapping[str, object]) -> None:
+        """Take note of what hangs in a dict of a module."""
+        self.held.append(around)
+        self.names += around.keys()
+        self.things += around.values()
 
 
 def walk(root: nn.Module) -> Walk:
@@ -127,57 +147,66 @@ class _Walker:
         around: Layer | None,
     ) -> None:
         """Add the places of a module, then those of its children. `around` is the layer whose own tensors these are."""
-        module, known = self._unwrap(module)
-        if id(module) in self._around or len(containers) >= _DEEPEST:
+        known = self._classes.get(type(module))
+        if known is None or known.inner is not None:
+            module, known = self._unwrap(module)
+        found, marker = self.found, id(module)
+        if marker in self._around or len(containers) >= _DEEPEST:
             self._refuse_endless(module, path)
-        self._around.add(id(module))
-        self.found.parts.append((path, module))
+        self._around.add(marker)
+        found.parts.append((path, module))
         layer = around
         if known.kind is not None:
             layer = Layer(kind=known.kind, path=path, parent=parent, facts=facts_of(module, known.kind))
-            self.found.layers.append(layer)
+            found.layers.append(layer)
             if known.kind in PARENTS:
                 parent = layer
         prefix = f"{path}." if path else ""
         inside = (*containers, known.label)
         if known.may_be_packed and is_packed(module):
-            self.found.places.append(Place(f"{prefix}weight", module, "weight", None, layer, inside))
-            self._around.discard(id(module))
+            found.places.append(
+                Place(f"{prefix}weight", module, "weight", None, layer, inside, fault=None, is_parameter=False)
+            )
+            self._around.discard(marker)
             return
         listed = (*containers, "Vec") if known.is_list else inside
         if known.is_keyed:
-            self.found.keyed.add(path)
+            found.keyed.add(path)
         self._hold(module, prefix, layer, inside, listed)
         passed = around if known.kind is None else None
-        for name, child in module._modules.items():  # noqa: SLF001
-            self.found.held.append((module._modules, name, child))  # noqa: SLF001
+        if children := module._modules:  # noqa: SLF001
+            found.hold(children)
+        for name, child in children.items():
             if child is None:
                 continue
             below = prefix + name
-            self.found.modules.add(below)
+            found.modules.add(below)
             # A list of parametrizations belongs to the layer it parametrizes; any other child is a layer of its own, or of none.
             belongs = layer if name == "parametrizations" else passed
             self.visit(child, below, listed if name.isdecimal() else inside, parent, belongs)
-        self._around.discard(id(module))
+        self._around.discard(marker)
 
     def _hold(
         self, module: nn.Module, prefix: str, layer: Layer | None, inside: tuple[str, ...], listed: tuple[str, ...]
     ) -> None:
         """Add parameters, then persistent buffers: as a state dict is made, further names of a tied tensor included."""
-        places, held = self.found.places, self.found.held
-        for name, value in module._parameters.items():  # noqa: SLF001
-            held.append((module._parameters, name, value))  # noqa: SLF001
+        places, parameters, buffers = self.found.places, module._parameters, module._buffers  # noqa: SLF001
+        if parameters:
+            self.found.hold(parameters)
+        for name, value in parameters.items():
             if value is not None:
                 owner = listed if name.isdecimal() else inside
-                places.append(Place(prefix + name, module, name, value, layer, owner, is_parameter=True))
-        if not module._buffers:  # noqa: SLF001
+                places.append(Place(prefix + name, module, name, value, layer, owner, fault(value), is_parameter=True))
+        if not buffers:
             return
+        self.found.hold(buffers)
         fleeting = getattr(module, "_non_persistent_buffers_set", ())
-        for name, buffer in module._buffers.items():  # noqa: SLF001
-            held.append((module._buffers, name, buffer))  # noqa: SLF001
+        for name, buffer in buffers.items():
             if buffer is not None and name not in fleeting:
                 owner = listed if name.isdecimal() else inside
-                places.append(Place(prefix + name, module, name, buffer, layer, owner))
+                places.append(
+                    Place(prefix + name, module, name, buffer, layer, owner, fault(buffer), is_parameter=False)
+                )
         self.found.valueless += (prefix + name for name in _valueless(module, fleeting))
 
     def _refuse_endless(self, module: nn.Module, path: str) -> None:
@@ -195,9 +224,9 @@ class _Walker:
     def _unwrap(self, module: nn.Module) -> tuple[nn.Module, _Class]:
         """Give the module inside all that only stands around it, and what its class tells."""
         while (known := self._classes.get(type(module)) or self._class(module)).inner is not None:
-            inside: Any = module._modules[known.inner]  # noqa: SLF001 - wrappers hand other attributes on to the module inside
-            self.found.held.append((module._modules, known.inner, inside))  # noqa: SLF001
-            module = inside
+            around: Any = module._modules  # noqa: SLF001 - wrappers hand other attributes on to the module inside
+            self.found.hold(around)
+            module = around[known.inner]
         return module, known
 
     def _class(self, module: nn.Module) -> _Class:
