@@ -131,7 +131,21 @@ def _torch_fault(value: Any) -> tuple[str, str | None] | None:
         return f"its layout is {value.layout}, and files hold dense tensors", "Give tensor.to_dense() of it."
     if value.is_quantized:
         return "it is quantized, and its scale has no place in the file", "Give tensor.dequantize() of it."
-    return None
+    why = storage_fault(value)
+    return None if why is None else (why, "Gather its values first, with what parted them.")
+
+
+def storage_fault(value: Any) -> str | None:
+    """Say of a dense PyTorch tensor that its memory has been taken away, as sharding does while the values are elsewhere, or give None."""
+    if value.is_contiguous():
+        end = value.storage_offset() * value.itemsize + value.nbytes
+    else:
+        steps = zip(value.shape, value.stride(), strict=True)
+        end = (value.storage_offset() + 1 + sum((extent - 1) * step for extent, step in steps)) * value.itemsize
+    held = value.untyped_storage().nbytes()
+    if held >= end or not value.numel():
+        return None
+    return f"its memory of {end} bytes was taken away: {held} are left (a parameter that is sharded keeps its values elsewhere)"
 
 
 def _refuse(name: str, value: Any) -> UnsupportedError:

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from firekeep.tensors import storage_fault
+
 LAZY = "its shape is not known yet: run one batch through the model first, as lazy modules want"
 
 
@@ -67,4 +69,4 @@ def fault(value: torch.Tensor) -> str | None:
         return f"its layout is {value.layout}, and files hold dense tensors"
     if value.is_quantized:
         return f"it is quantized ({value.dtype}), and its scale has no place in a file"
-    return None
+    return None if value.is_meta else storage_fault(value)
