@@ -132,7 +132,7 @@ def _torch_fault(value: Any) -> tuple[str, str | None] | None:
     if value.is_quantized:
         return "it is quantized, and its scale has no place in the file", "Give tensor.dequantize() of it."
     why = storage_fault(value)
-    return None if why is None else (why, "Gather its values first, with what parted them.")
+    return None if why is None else (why, None)
 
 
 def storage_fault(value: Any) -> str | None:
@@ -142,10 +142,13 @@ def storage_fault(value: Any) -> str | None:
     else:
         steps = zip(value.shape, value.stride(), strict=True)
         end = (value.storage_offset() + 1 + sum((extent - 1) * step for extent, step in steps)) * value.itemsize
-    held = value.untyped_storage().nbytes()
+    try:
+        held = value.untyped_storage().nbytes()
+    except NotImplementedError:
+        return "it has no memory of its own: it stands for many inside torch.func (vmap, grad)"
     if held >= end or not value.numel():
         return None
-    return f"its memory of {end} bytes was taken away: {held} are left (a parameter that is sharded keeps its values elsewhere)"
+    return f"its memory of {end} bytes was taken away: {held} are left (gather a parameter that is sharded before its values are wanted)"
 
 
 def _refuse(name: str, value: Any) -> UnsupportedError:

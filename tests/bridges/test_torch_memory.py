@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -65,3 +66,25 @@ def test_views_that_lie_inside_their_memory_are_whole():
     whole.untyped_storage().resize_(44)
     assert [storage_fault(view) for view in inside] == [None] * len(inside)
     assert all("of 48 bytes was taken away: 44 are left" in (storage_fault(view) or "") for view in outside)
+
+
+def test_a_tensor_inside_a_function_transform_is_refused(tmp_path):
+    def step(value: torch.Tensor) -> torch.Tensor:
+        firekeep.save_file({"value": value}, tmp_path / "value.safetensors")
+        return value.sum()
+
+    for transformed in (torch.func.vmap(step), torch.func.grad(step)):
+        with pytest.raises(UnsupportedError, match="no memory of its own") as caught:
+            transformed(torch.ones(3))
+        assert caught.value.tensor == "value"
+
+
+def test_memory_that_cannot_be_written_to_is_told(tmp_path):
+    path = tmp_path / "model.safetensors"
+    firekeep.save(nn.Linear(4, 4), path)
+    model = nn.Linear(4, 4)
+    mapped = np.memmap(path, np.uint8, "r")[:64]
+    with pytest.warns(UserWarning, match="not writable"):
+        model.weight.data = torch.from_numpy(mapped).view(torch.float32).reshape(4, 4)
+    with pytest.raises(LoadError, match=r"read-only\s+array"):
+        firekeep.load_into(model, path)

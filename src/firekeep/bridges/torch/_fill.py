@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from firekeep.errors import EntryError, FirekeepError, UnsupportedError
 from firekeep.garbage import collector_paused
 from firekeep.reading import read_into
 from firekeep.sources import Source
+
+_READ_ONLY = (
+    "the memory of a tensor cannot be written to: it is that of a read-only array or mapping, and a copy (clone) can"
+)
 
 
 def fill(root: nn.Module, fillings: Sequence[Filling], done: list[str], *, found: Walk | None = None) -> None:
@@ -143,6 +148,10 @@ def _read(tasks: list[_Task], done: list[str]) -> None:
     finished: list[int] = []
     try:
         read_into(windows, [bytes_of(task.target) for task in tasks], finished)
+    except OSError as error:
+        if error.errno != errno.EFAULT:
+            raise
+        raise UnsupportedError(_READ_ONLY) from None
     finally:
         # Autograd has seen nothing of it: a backward pass that needs the old values must fail, not use the new ones.
         torch.autograd.graph.increment_version([task.target for task in tasks if not task.target.is_inference()])
