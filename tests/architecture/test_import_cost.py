@@ -62,3 +62,16 @@ def test_no_framework_is_ever_imported():
     mnist = str(CASES / "burn" / "burn_mnist.pt")
     code = f"import firekeep, os; firekeep.load_file({mnist!r}); firekeep.verify({mnist!r}, values=True); firekeep.scan({mnist!r})"
     assert loaded_after(code) & {"torch", "safetensors", "jax", "tensorflow"} == set()
+
+
+def test_a_state_in_jax_is_saved_without_pytorch(tmp_path):
+    code = f"""
+import firekeep, optax
+import flax.nnx as nnx
+model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+state = firekeep.TrainingState(model=model, optimizer=nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param))
+manager = firekeep.CheckpointManager({str(tmp_path)!r})
+manager.save(state, step=1)
+manager.restore(state)
+"""
+    assert "torch" not in loaded_after(code)

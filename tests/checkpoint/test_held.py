@@ -17,6 +17,7 @@ from firekeep.checkpoint import (
     KeepLast,
     NoStepError,
     _held,
+    _resume,
     _store,
     check_resume,
     scan_steps,
@@ -432,3 +433,39 @@ def test_steps_above_the_latest_that_cannot_be_used_are_told(tmp_path):
         assert "step 2 is newer and cannot be used: 'optim-2.bpk' is of another save" in str(restored)
         assert restored.to_dict()["passed_over"][0]["step"] == 2
         assert manager.restore(State(3.0, names=NAMES), step=1).passed_over == ()
+
+
+@pytest.mark.parametrize("step", ["best", "latest"])
+def test_a_check_looks_again_where_another_step_is_meant_once_the_directory_was_looked_at(tmp_path, monkeypatch, step):
+    manager = make(tmp_path, "firekeep")
+    for number in (1, 2):
+        manager.save(State(number, names=NAMES), step=number, metrics={"valid_loss": number})
+    meant = 2 if step == "best" else 3
+    looks = []
+
+    def scan(*args, **options):
+        catalog = scan_steps(*args, **options)
+        looks.append(catalog)
+        if len(looks) == 1:
+            manager.save(State(9, names=NAMES), step=meant, metrics={"valid_loss": 0.5}, overwrite=True)
+        return catalog
+
+    monkeypatch.setattr(_resume, "scan_steps", scan)
+    assert check_resume(tmp_path, tmp_path, step=step).step == meant
+    assert check_resume(tmp_path / "step-00000001", tmp_path, step=step).step == (meant if step == "best" else 1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_check_of_files_that_are_written_anew_in_their_place_meanwhile_is_refused(tmp_path, monkeypatch, layout):
+    manager = make(tmp_path, layout)
+    manager.save(State(1, names=NAMES), step=1, metrics={"valid_loss": 1})
+    path = next(tmp_path.rglob("model*.bpk"))
+    real = _resume._step_checks
+
+    def late(*args):
+        os.utime(path, (1, 1))
+        return real(*args)
+
+    monkeypatch.setattr(_resume, "_step_checks", late)
+    with pytest.raises(DirectoryBusyError, match=rf"wrote '{path.name}' of step 1 anew while it was read"):
+        check_resume(tmp_path, tmp_path)

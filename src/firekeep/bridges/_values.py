@@ -1,11 +1,24 @@
-"""Values of trees that are no tensors: told one by one, or as the object that holds nothing else."""
+"""Values that are no tensors of a tree: told one by one, or as the object that holds nothing else."""
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from firekeep.wording import kind
+
+
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """What hangs on an object under a name and is in no state of it, and what it is.
+
+    A `mark` is another one once numbers of it have changed; without one it is taken to change.
+    """
+
+    name: str
+    what: str
+    mark: Hashable | None
 
 
 def is_object(value: Any) -> bool:

@@ -12,14 +12,14 @@ from typing import Any
 from firekeep import applying
 from firekeep.applying import LoadJob
 from firekeep.checkpoint._catalog import Catalog, Layout, describe
-from firekeep.checkpoint._errors import NoStepError
-from firekeep.checkpoint._held import hold_step
+from firekeep.checkpoint._errors import DirectoryBusyError, NoStepError
+from firekeep.checkpoint._held import HeldStep, hold_step
 from firekeep.checkpoint._hints import hint
 from firekeep.checkpoint._names import step_of
 from firekeep.checkpoint._resume_report import PartCheck, ResumeReport
 from firekeep.checkpoint._retention import KeepBest
 from firekeep.checkpoint._step import StepInfo
-from firekeep.checkpoint._store import scan_steps
+from firekeep.checkpoint._store import Store, scan_steps
 from firekeep.errors import FirekeepError, RuleError
 from firekeep.formats import OpenOptions
 from firekeep.layouts import CONVENTIONS
@@ -56,6 +56,16 @@ class _Side:
     sections: dict[str, OpenedFile] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
     is_file: bool = False
+    held: HeldStep | None = None
+
+    def refuse_torn(self) -> None:
+        """Raise `DirectoryBusyError` for files that another program has written anew in their place while they were read."""
+        if self.held is not None and (anew := self.held.written_anew()):
+            raise DirectoryBusyError(
+                f"another program wrote {some(anew)} of step {self.step} anew while it was read: what was compared may be of two saves",
+                path=self.held.info.folder,
+                remedy="Check again once it is done.",
+            )
 
     def of_kind(self, kind: str) -> list[str]:
         """List the sections that are records of a kind."""
@@ -72,6 +82,8 @@ def check(place: Path, like: Path, *, step: int | str, best: KeepBest, limits: L
         if not checks:
             raise RuleError(f"{mine.what} has {some(list(mine.sections))}, and {theirs.what} nothing of the kind")
         checks = tuple(_with_question(checks, mine))
+        mine.refuse_torn()
+        theirs.refuse_torn()
         seen = {check.name for check in checks}
         return ResumeReport(
             source=mine.what,
@@ -106,6 +118,22 @@ def choose_step(place: Path, step: int | str, best: KeepBest) -> tuple[Layout, S
     return catalog.layout, found
 
 
+def _is_another_meant(place: Path, step: int | str, best: KeepBest, info: StepInfo) -> bool:
+    """Say whether another step may be the latest or the best: one that was being replaced when the directory was looked at."""
+    if not isinstance(step, str):
+        return False
+    catalog = scan_steps(place)
+    if not catalog.steps and step_of(place.resolve().name) is not None:
+        if step == "latest":  # the step that the directory is
+            return False
+        place = place.resolve().parent
+        catalog = scan_steps(place, layout="firekeep")
+    store = Store(directory=place, layout=catalog.layout)
+    if step == "latest":
+        return store.passed_over(info.step)
+    return best.best(catalog.steps) != info or store.is_unclear(catalog)
+
+
 def _found(catalog: Catalog, step: int | str, best: KeepBest) -> StepInfo | None:
     if step == "latest":
         return catalog.latest()
@@ -124,9 +152,15 @@ def _asked(step: int | str, best: KeepBest) -> str:
 
 def _open(place: Path, step: int | str, best: KeepBest, options: OpenOptions, stack: contextlib.ExitStack) -> _Side:
     if place.is_dir():
-        held = stack.enter_context(hold_step(lambda: choose_step(place, step, best), directory=place))
+        held = stack.enter_context(
+            hold_step(
+                lambda: choose_step(place, step, best),
+                directory=place,
+                doubt=lambda info: _is_another_meant(place, step, best, info),
+            )
+        )
         info = held.info
-        side = _Side(f"step {info.step} of {_parent(place, info)}", info.step, info.facts)
+        side = _Side(f"step {info.step} of {_parent(place, info)}", info.step, info.facts, held=held)
         files = held.opened(options)
     else:
         side = _Side(str(place), is_file=True)

@@ -12,12 +12,16 @@ from firekeep.rules import PathFilter
 from firekeep.slots import Outline
 from firekeep.wording import count, quote
 
+_BESIDE = "state besides tensors"
 _PLAIN = ("int", "float", "bool", "str")
 _SHOWN = 4
 
 
 class LeftOutWarning(UserWarning):
-    """Values that a save left out, since they are no tensors: numbers, texts, functions and modules in dicts, lists and dataclasses."""
+    """Values that a save left out, since they are no tensors: numbers, texts, functions and modules in dicts, lists and dataclasses.
+
+    So is what modules keep besides tensors (`get_extra_state`), and, of a `TrainingState`, what hangs on an optimizer or a schedule.
+    """
 
 
 class LayoutWarning(UserWarning):
@@ -46,10 +50,13 @@ class Other:
 
 def others_of(outline: Outline, chosen: PathFilter) -> tuple[Other, ...]:
     """Give the values of a model that are no tensors, but for those that a filter leaves out by name."""
+    beside = tuple(
+        Other(path or "model", _BESIDE, "") for path in outline.stateful if _accepts(chosen, path or "model")
+    )
     if not outline.others:
-        return ()
+        return beside
     holding = {part for path in outline.paths() for part in _around(path)}
-    return tuple(
+    return beside + tuple(
         Other(name, what, next((part for part in _around(name) if part not in holding), ""))
         for name, what in outline.others.items()
         if _accepts(chosen, name)
@@ -102,6 +109,8 @@ def _remedy(groups: Mapping[str, Sequence[Other]]) -> str:
     pattern = f"^{re.escape(first)}" + ("$" if len(groups[first]) == 1 else r"\.")
     spelled = f"{pattern!r}" if "'" in pattern else f"r'{pattern}'"
     quiet = f"What is not meant to be kept: exclude={f'[{spelled}, ...]' if len(groups) > 1 else spelled}."
+    if any(one.what == _BESIDE for one in groups[first]):
+        return f"What modules give by get_extra_state() is carried by a firekeep.TrainingState alone. {quiet}"
     for name, members in groups.items():
         if all(one.what in _PLAIN for one in members):
             text = "str(...)" if len(members) == 1 else "json.dumps(...)"

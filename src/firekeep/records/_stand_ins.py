@@ -10,7 +10,7 @@ from firekeep.blobs import MemoryBlob
 from firekeep.dtypes import BY_NAME
 from firekeep.entry import TensorEntry
 from firekeep.errors import FormatError
-from firekeep.tagged import TensorAt, join_tensors, replace_tensors, split_tensors
+from firekeep.tagged import TensorAt, replace_tensors
 
 _INLINE = "="
 _FORMS = {"F32": "<f", "F64": "<d", "I32": "<i", "I64": "<q"}
@@ -40,22 +40,27 @@ def _spell(entry: TensorEntry) -> str:
 
 
 def put_back(value: Any, find: Callable[[str], TensorEntry | None]) -> Any:
-    """Put the tensors back where their stand-ins are; raises `FormatError` for one that is nowhere."""
-    names: list[str] = []
+    """Put the tensors back where their stand-ins are; raises `FormatError` for one that is nowhere.
 
-    def seen(leaf: object) -> bool:
-        if isinstance(leaf, TensorAt):
-            names.append(leaf.path)
-        return False
+    Numbers in the text are one each, however alike: counters that agree now are counted on apart.
+    """
+    known: dict[str, TensorEntry] = {}
 
-    split_tensors(value, seen)
-    tensors: dict[str, object] = {}
-    for name in names:
-        entry = _read(name) if name.startswith(_INLINE) else find(name)
-        if entry is None:
-            raise FormatError(f"the record speaks of a tensor {name!r}, and does not hold it")
-        tensors[name] = entry
-    return join_tensors(value, tensors)
+    def entry(_path: str, stand_in: TensorAt) -> TensorEntry:
+        name = stand_in.path
+        if name.startswith(_INLINE):
+            return _read(name)
+        if name not in known:
+            if (found := find(name)) is None:
+                raise FormatError(f"the record speaks of a tensor {name!r}, and does not hold it")
+            known[name] = found
+        return known[name]
+
+    return replace_tensors(value, _is_stand_in, entry)
+
+
+def _is_stand_in(leaf: object) -> bool:
+    return isinstance(leaf, TensorAt)
 
 
 def _read(text: str) -> TensorEntry:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from firekeep import applying
@@ -27,6 +27,10 @@ from firekeep.wording import some
 
 VALUES = "firekeep.values"
 """The metadata key of a part that is nothing but its own state dict."""
+
+
+_CODE = ("function", "class ")
+"""Begins what others are called that never change."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,6 +98,8 @@ class ModelPart:
     """Takes the object that was made in place of one that never changes."""
     like: Any = None
     """Tells the layers of variables of Linen."""
+    others: dict[str, str] = field(default_factory=dict)
+    """What of the model is no tensor, by name, as `section` has found it."""
 
     def section(self) -> Section:
         """Take the weights, with their ids, in the framework's own layout unless told otherwise."""
@@ -105,6 +111,8 @@ class ModelPart:
             )
         model = with_layers(self.model, self.like, layout=self.layout, remapper=KeyRemapper())
         made = collect(model, CollectJob(layout=self.layout))
+        if bridge_of(self.model).name != "torch":  # whose modules' state is kept with the rest
+            self.others.update((one.name, one.what) for one in made.others if not one.what.startswith(_CODE))
         return Section(self.name, contents_of(made, FORMATS["burnpack"], metadata={}, scalars={}))
 
     def plan(self, opened: OpenedFile, restoring: Restoring) -> None:
@@ -133,7 +141,8 @@ class ModelPart:
             return
         if not plan.report.ok:
             restoring.refusals.append(f"{self.name}: {', '.join(plan.report.refusals)}")
-        restoring.models[self.name] = plan.report
+        numbers = jax.numbers(self.model) if plan.report.casts and jax.owns(self.model) else frozenset()
+        restoring.models[self.name] = _without_widths(plan.report, numbers)
         if (
             not plan.report.wanted and bridge_of(self.model).name != "torch"
         ):  # a loss is a module, too, and has nothing to restore
@@ -144,7 +153,8 @@ class ModelPart:
             restoring.unfilled |= {f"{self.prefix}{name}" for name in left}
 
         def fill() -> None:
-            made, restoring.models[self.name] = plan.put()
+            made, report = plan.put()
+            restoring.models[self.name] = _without_widths(report, numbers)
             if made is not model and self.put is not None:
                 self.put(made)
 
@@ -267,6 +277,12 @@ class ValuesPart:
         check_state(self.holder, state)
         restoring.values.append(self.name)
         restoring.steps.append(lambda: self.holder.load_state_dict(state))
+
+
+def _without_widths(report: LoadReport, numbers: Container[str]) -> LoadReport:
+    """Leave casts of numbers of Python's out of a report: a file holds them in so many bits, and they take any."""
+    casts = {name: cast for name, cast in report.casts.items() if name not in numbers}
+    return report if len(casts) == len(report.casts) else replace(report, casts=casts)
 
 
 def _rates_of(scheduler: Any) -> list[float]:

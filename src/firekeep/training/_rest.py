@@ -58,6 +58,8 @@ class Rest:
     generators: Mapping[str, Any]
     models: Mapping[str, Any] = field(default_factory=dict)
     """Models of PyTorch, whose modules may keep more than tensors."""
+    averages: Mapping[str, Any] = field(default_factory=dict)
+    """Averages of such."""
 
     def __post_init__(self) -> None:
         for name, one in self.data.items():
@@ -68,8 +70,8 @@ class Rest:
                     "sampler=ResumableSampler(len(dataset), seed=...) in place of shuffle=True), or give an object with state_dict().",
                 )
 
-    def section(self, *, step: int, epoch: int) -> Section:
-        """Take all of it: numbers as scalars too, for who looks into the file."""
+    def section(self, *, step: int, epoch: int, unkept: Mapping[str, str]) -> Section:
+        """Take all of it: numbers as scalars too, for who looks into the file. What is `unkept` has its name there, for the restore."""
         tree: dict[str, Any] = {
             "version": VERSION,
             "step": int(step),
@@ -80,8 +82,11 @@ class Rest:
             "facts": environment(),
             "frozen": frozen_of(self.models),
         }
-        if extra := {name: held for name, one in self.models.items() if (held := torch_bridge.extra_state(one))}:
+        modules = {**self.models, **self.averages}
+        if extra := {name: held for name, one in modules.items() if (held := torch_bridge.extra_state(one))}:
             tree["extra"] = extra
+        if unkept:
+            tree["unkept"] = dict(unkept)
         if self.rng:
             tree["rng"] = take_rng(self.generators)
         entries, metadata = pack(tree, key=KEY)
@@ -103,12 +108,14 @@ class Rest:
         rng = self._plan_rng(tree.get("rng"), restoring, dropped)
         extra = self._plan_extra(tree.get("extra", {}), restoring, dropped)
 
+        unkept = tree.get("unkept", {})
+
         def put() -> None:
             self.metrics.clear()
             self.metrics.update(tree["metrics"])
             self.values.update(tree["values"])
             for name, states in extra.items():
-                torch_bridge.set_extra_state(self.models[name], states)
+                torch_bridge.set_extra_state({**self.models, **self.averages}[name], states)
             for name in restored:
                 _go_to(self.data[name], tree["data"][name])
             if rng:
@@ -125,6 +132,7 @@ class Rest:
             changed=(
                 *other_data,
                 *frozen_changes(self.models, tree.get("frozen", {}), restoring),
+                *(f"{name} ({what}) was not kept, and is what it was made with" for name, what in unkept.items()),
                 *changes(tree["facts"]),
             ),
             notes=tuple(
@@ -186,7 +194,7 @@ class Rest:
         self, saved: Mapping[str, Mapping[str, Any]], restoring: Restoring, dropped: dict[str, str]
     ) -> Mapping[str, Mapping[str, Any]]:
         """Give modules back what they keep besides tensors; they are told apart by path, after the renames."""
-        live = {name: torch_bridge.extra_state(one) for name, one in self.models.items()}
+        live = {name: torch_bridge.extra_state(one) for name, one in {**self.models, **self.averages}.items()}
         found: dict[str, dict[str, Any]] = {}
         for name, states in saved.items():
             renamed = restoring.rename.rename(list(states)).names
@@ -266,7 +274,7 @@ def _checked(tree: dict[str, Any], opened: OpenedFile) -> dict[str, Any]:
             remedy="Read it with a newer firekeep.",
         )
     parts = [name for name, kind in _PARTS.items() if not isinstance(tree.get(name), kind)]
-    parts += [name for name in ("rng", "extra", "frozen") if not isinstance(tree.get(name, {}), dict)]
+    parts += [name for name in ("rng", "extra", "frozen", "unkept") if not isinstance(tree.get(name, {}), dict)]
     extra = tree.get("extra")
     frozen = tree.get("frozen")
     parts += ["frozen"] if isinstance(frozen, dict) and not all(map(_are_names, frozen.values())) else []

@@ -27,6 +27,7 @@ from firekeep.training._parts import (
 from firekeep.training._report import RestoreError, RestoreReport
 from firekeep.training._rest import Rest
 from firekeep.training._rng import check_generators
+from firekeep.training._unkept import Unkept, not_in
 from firekeep.wording import some
 
 _MOVING = ("optimizer", "scheduler", "scaler", "ema")
@@ -113,16 +114,32 @@ class TrainingState:
         self.like = like
         self.gradients = gradients
         self.layout = None if layout is None else check_layout(layout)
+        self._unkept = Unkept()
         check_generators(self.generators)
         self._check_kinds()
         self._rest()
         names = [Section(part.name, Contents(entries=())).name for part in self._parts()]
         if twice := [name for name in names if names.count(name) > 1 or name == STATE]:
             raise RuleError(f"two parts of the state would have one name: {some(twice)}")
+        self._find_unkept()
 
     def sections(self) -> list[Section]:
-        """Give the parts, each a file of its own; nothing is copied but the states of random generators."""
-        return [*(part.section() for part in self._parts()), self._rest().section(step=self.step, epoch=self.epoch)]
+        """Give the parts, each a file of its own; nothing is copied but the states of random generators.
+
+        Warns once, with a `LeftOutWarning`, of what the state's objects hold that no file does.
+        """
+        parts = list(self._parts())
+        made = [part.section() for part in parts]
+        others = {
+            f"{part.name}.{name}": what
+            for part in parts
+            if isinstance(part, ModelPart)
+            for name, what in part.others.items()
+        }
+        moving = not_in(self.values, self._find_unkept())
+        made.append(self._rest().section(step=self.step, epoch=self.epoch, unkept=moving))
+        self._unkept.tell({**not_in(self.values, others), **moving})
+        return made
 
     def facts(self) -> dict[str, Fact]:
         """Give what is worth knowing of the run before any file is opened: where it is, and what else decides its bits."""
@@ -206,6 +223,9 @@ class TrainingState:
         for name, one in _named(self.scheduler, "scheduler").items():
             check_schedule(name, one)
 
+    def _find_unkept(self) -> dict[str, str]:
+        return self._unkept.find(self._optimizers(), _named(self.scheduler, "scheduler"))
+
     def _rest(self) -> Rest:
         return Rest(
             metrics=self.metrics,
@@ -214,6 +234,7 @@ class TrainingState:
             rng=self.rng,
             generators=self.generators,
             models={name: one for name, one in self._models().items() if torch_bridge.owns(one)},
+            averages={name: one for name, one in _named(self.ema, "ema").items() if torch_bridge.owns(one)},
         )
 
     def _drop_gradients(self, opened: Container[str]) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "fill",
     "filled",
     "name",
+    "numbers",
     "outline",
     "outline_anew",
     "owns",
@@ -81,6 +82,13 @@ def entries(obj: Any) -> list[TensorEntry]:
     from firekeep.bridges.jax import _describe
 
     return obj.called(_describe.entries(obj.tree)) if isinstance(obj, Variables) else _describe.entries(obj)
+
+
+def numbers(obj: Any) -> frozenset[str]:
+    """Name the places of an object that are numbers of Python's, and no arrays: they have no width."""
+    from firekeep.bridges.jax import _describe
+
+    return frozenset() if isinstance(obj, Variables) else _describe.numbers(obj)
 
 
 def constants(obj: Any) -> list[Constants]:

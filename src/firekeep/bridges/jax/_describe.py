@@ -8,7 +8,7 @@ from typing import Any
 from firekeep.bridges.jax._frameworks import is_a, is_equinox, is_nnx_state
 from firekeep.bridges.jax._holders import changeable, remakable
 from firekeep.bridges.jax._hollow import refuse_hollow
-from firekeep.bridges.jax._leaves import describe, is_number, looks
+from firekeep.bridges.jax._leaves import describe, is_number, looks, widest
 from firekeep.bridges.jax._making import cannot_become
 from firekeep.bridges.jax._walk import Place, Walk, walk
 from firekeep.entry import TensorEntry
@@ -49,6 +49,11 @@ def entries(root: Any) -> list[TensorEntry]:
             first = ties.get(path)
             made[path] = describe(path, place.value) if first is None else made[first].renamed(path)
         return list(made.values())
+
+
+def numbers(root: Any) -> frozenset[str]:
+    """Name the places of numbers of Python's."""
+    return frozenset(path for path, place in walk(root).places.items() if is_number(place.value))
 
 
 def tie_of(place: Place) -> Hashable:
@@ -92,6 +97,8 @@ def spot_of(place: Place) -> Hashable:
 
 def _slot(place: Place, found: Walk, ties: dict[str, str], *, anew: bool) -> Slot:
     dtype, shape, problem = looks(place.value)
+    if is_number(place.value):
+        dtype, problem = widest(place.value), None
     first = ties.get(place.path)
     root = place if place.alias_of is None else found.places[place.alias_of]
     if problem is None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import jax
 
-How = Literal["variable", "ref", "object", "item", "field", "inner", "frozen", "node"]
+How = Literal["variable", "ref", "object", "item", "field", "fixed", "inner", "frozen", "node"]
 
 
 @dataclass(slots=True, eq=False)
@@ -17,9 +17,9 @@ class Holder:
     """A container on the way to an array, itself under `key` in `outer`.
 
     `how` says by what its parts are put: the value of a variable or of a reference of JAX's, attributes of an nnx object, items, fields
-    of a dataclass; a "node" is one that JAX takes apart and puts together, its keys the numbers of its parts, "inner" a dict that is part
-    of a FrozenDict, and "frozen" a mapping that nobody can make another of. `is_ours` is a copy that `filled` has made, so that it can be
-    changed.
+    of a dataclass, "fixed" for one that is frozen; a "node" is one that JAX takes apart and puts together, its keys the numbers of its
+    parts, "inner" a dict that is part of a FrozenDict, and "frozen" a mapping that nobody can make another of. `is_ours` is a copy that
+    `filled` has made, so that it can be changed.
     """
 
     value: Any
@@ -55,7 +55,7 @@ class Holder:
             return jax.new_ref(changes[None])
         other = copy.copy(self.value)
         for key, value in changes.items():
-            if self.how == "field":
+            if self.how in ("field", "fixed"):
                 object.__setattr__(other, key, value)
             else:
                 other[key] = value

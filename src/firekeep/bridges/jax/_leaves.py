@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Hashable, Sequence
 from functools import cache
 from typing import Any
@@ -60,7 +62,8 @@ def implementation(value: Any) -> str:
 def looks(value: Any) -> tuple[DType, tuple[int, ...], str | None]:
     """Give dtype and shape of an array as a file holds it, and what is wrong with it."""
     if is_number(value):
-        return _number_dtype(value), (), None
+        is_huge = isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
+        return _number_dtype(value), (), "it is a whole number of more than 64 bits" if is_huge else None
     shape = tuple(map(int, value.shape))
     if is_key(value):
         return _KEY_DATA, (*shape, *_key_shape(value)), None
@@ -182,7 +185,23 @@ def _key_shape(value: Any) -> tuple[int, ...]:
 
 
 def _number_dtype(value: float) -> DType:
+    """Choose what holds a number exactly: as JAX would make an array of it, unless it needs 64 bits."""
     if isinstance(value, bool):
         return BY_NAME["BOOL"]
     wide = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
-    return BY_NAME[("I" if isinstance(value, int) else "F") + ("64" if wide else "32")]
+    if isinstance(value, int):
+        return BY_NAME["I64" if wide or not -(1 << 31) <= value < 1 << 31 else "I32"]
+    return BY_NAME["F64" if wide or not _is_single(value) else "F32"]
+
+
+def widest(value: float) -> DType:
+    """Give what holds any number of the kind: one of Python's takes whatever a file has of it."""
+    return BY_NAME["BOOL" if isinstance(value, bool) else "I64" if isinstance(value, int) else "F64"]
+
+
+def _is_single(value: float) -> bool:
+    try:
+        (rounded,) = struct.unpack("<f", struct.pack("<f", value))
+    except OverflowError:
+        return False
+    return rounded == value or math.isnan(value)

@@ -100,7 +100,7 @@ def _window(order: Order) -> tuple[Source, int] | None:
 def _make(order: Order) -> Any:
     like, dtype = order.like, order.dtype
     if is_number(like):
-        return type(like)(draw(order.entry, dtype).item())
+        return type(like)(draw(order.entry, order.entry.require()).item())  # a number of Python's has no width
     if not isinstance(like, jax.Array | jax.ShapeDtypeStruct):
         return _place(like, draw_own(order.entry, dtype))
     drawn = draw(order.entry, dtype)

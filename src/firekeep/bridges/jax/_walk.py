@@ -174,7 +174,7 @@ class _Walker:
         if isinstance(value, Mapping):
             return "frozen", ((key, key, part) for key, part in value.items())
         if is_dataclass(value):
-            return "field", _fields(value)
+            return "field" if _is_open(value) else "fixed", _fields(value)
         return None
 
     def _enter(self, value: Any, at: _At, below: tuple[Any, Iterator[tuple[Any, Any, Any]]]) -> None:
@@ -250,7 +250,7 @@ class _Walker:
             parent=parent,
             depth=at.depth + 1,
             variable=at.variable,
-            in_struct=is_struct(value),
+            in_struct=_has_numbers(value),
         )
 
     def _holder(self, value: Any, how: Any, at: _At) -> Holder:
@@ -380,6 +380,13 @@ def _is_open(value: Any) -> bool:
     # Equinox forbids it in a way of its own.
     told = getattr(type(value), "__dataclass_params__", None)
     return told is not None and not told.frozen and not is_equinox(value)
+
+
+def _has_numbers(value: Any) -> bool:
+    """Say whether numbers are data as arrays are: in dataclasses that JAX takes apart, unless a framework says what is data in them."""
+    if is_struct(value):
+        return True
+    return is_dataclass(value) and not is_nnx_object(value) and not is_equinox(value) and is_node(value)
 
 
 def _label(value: Any) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from firekeep.bridges._protocol import Bridge, Filling
+from firekeep.bridges._values import Hanging
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
 from firekeep.ids import ParamId
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "at_once",
+    "beside_optimizer",
+    "beside_schedule",
     "cast",
     "changes_in_place",
     "constants",
@@ -155,6 +159,8 @@ def cast(obj: nn.Module, dtype: DType) -> None:
 
 def owns_optimizer(obj: object) -> bool:
     """Say whether the object keeps a state by parameter in groups of parameters: an optimizer, or a wrapper around one."""
+    if "torch" not in sys.modules:
+        return False
     from firekeep.bridges.torch import _optimizers
 
     return _optimizers.owns_optimizer(obj)
@@ -181,6 +187,23 @@ def restore_optimizer(optimizer: Any, model: Any, restoration: Restoration) -> A
 
     _optimizers.restore_optimizer(optimizer, model, restoration)
     return optimizer
+
+
+def beside_optimizer(optimizer: Any, *, kept: AbstractSet[int] = frozenset()) -> Iterator[Hanging]:
+    """Find what hangs on an optimizer besides its state, its groups and what a state dict of its own gives.
+
+    `kept` are the identities of optimizers within it that are kept by themselves. Optimizers of PyTorch hang nothing on themselves.
+    """
+    from firekeep.bridges.torch import _beside
+
+    return _beside.beside_optimizer(optimizer, kept=kept)
+
+
+def beside_schedule(scheduler: Any) -> Iterator[Hanging]:
+    """Find what a schedule, or a function that it calls, counts in besides what its state dict gives."""
+    from firekeep.bridges.torch import _beside
+
+    return _beside.beside_schedule(scheduler)
 
 
 def rng_state() -> dict[str, Any]:

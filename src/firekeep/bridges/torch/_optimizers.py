@@ -149,14 +149,30 @@ def _extra(optimizer: Any) -> dict[str, Any]:
     """Give what an optimizer keeps besides states of parameters: under names, or as further parts of its state dict."""
     named = {key: value for key, value in optimizer.state.items() if not isinstance(key, torch.Tensor)}
     extra: dict[str, Any] = {"state": named} if named else {}
-    if _overrides(optimizer, "state_dict"):
-        more = {key: value for key, value in optimizer.state_dict().items() if key not in ("state", "param_groups")}
+    if overrides(optimizer, "state_dict"):
+        whole = optimizer.state_dict()
+        more = {key: value for key, value in whole.items() if key not in ("state", "param_groups")}
+        if not _is_own_state(optimizer, whole.get("state")):
+            more["state"] = whole["state"]
         if more:
             extra["state_dict"] = more
     return extra
 
 
-def _overrides(optimizer: Any, method: str) -> bool:
+def _is_own_state(optimizer: Any, given: Any) -> bool:
+    """Say whether what a class gives as the state is that of its parameters: one that wraps another may give the other's."""
+    if not isinstance(given, Mapping) or not given:
+        return True
+    params = [value for group in optimizer.param_groups for value in group["params"]]
+    return all(
+        not isinstance(key, int) or (key < len(params) and set(one) <= set(_state_of(optimizer, params[key])))
+        for key, one in given.items()
+        if isinstance(one, Mapping)
+    )
+
+
+def overrides(optimizer: Any, method: str) -> bool:
+    """Say whether the class has a method of PyTorch's optimizers by itself."""
     own = getattr(type(optimizer), method, None)
     return own is not None and own is not getattr(torch.optim.Optimizer, method)
 
@@ -349,7 +365,7 @@ def _forget(optimizer: Any, one: _Named) -> None:
 
 
 def _put_extra(optimizer: Any, extra: Mapping[str, Any]) -> None:
-    if "state_dict" in extra and _overrides(optimizer, "load_state_dict"):
+    if "state_dict" in extra and overrides(optimizer, "load_state_dict"):
         optimizer.load_state_dict({**optimizer.state_dict(), **extra["state_dict"]})
     for key, value in extra.get("state", {}).items():
         optimizer.state[key] = value

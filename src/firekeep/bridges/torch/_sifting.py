@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from inspect import signature
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -100,7 +102,8 @@ class Sifting:
             return
         kept[key] = made_like(live, value)
         self.restored.append(name)
-        if key not in _COUNTERS and live is not None and not _same(kept[key], live):
+        is_setting = key not in _COUNTERS and _is_setting(scheduler, key)
+        if is_setting and live is not None and not _same(kept[key], live):
             self.changed.append(
                 f"{name} is {_short(kept[key])} from the record; the scheduler was built with {_short(live)}"
             )
@@ -129,6 +132,17 @@ class Sifting:
         if live is None or _fits(value, live) or (value is None and own):
             return ""
         return f"{type(value).__name__}, where {type(live).__name__} is due"
+
+
+def _is_setting(scheduler: Any, key: str) -> bool:
+    """Say whether a class is made with something of this name: what another attribute of a class of one's own is moves with the steps."""
+    if type(scheduler).__module__.startswith("torch."):
+        return True
+    named = (vars(one).get("__init__") for one in type(scheduler).__mro__)
+    known = {
+        name for function in named if isinstance(function, FunctionType) for name in signature(function).parameters
+    }
+    return key == "base_lrs" or key.lstrip("_") in known
 
 
 def _fits(value: Any, live: Any) -> bool:
