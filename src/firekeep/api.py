@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firekeep.formats import OpenOptions
+from firekeep.jobs import require_path, require_source
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.opened import OpenedFile, Readable, diagnose_file, open_file, scan_file
 
@@ -39,6 +40,7 @@ def open(
         >>> with firekeep.open("model.safetensors") as file:  # doctest: +SKIP
         ...     print(file.keys(), file.array("fc.weight").shape)
     """
+    source = require_source(source, call="open")
     options = OpenOptions(limits=limits, top_level_key=top_level_key, allow_trailing=allow_trailing)
     return open_file(source, options)
 
@@ -71,6 +73,7 @@ def load_file(
     from firekeep import loading
     from firekeep.rules import PathFilter
 
+    source = require_source(source, call="load_file")
     options = OpenOptions(
         limits=limits, top_level_key=top_level_key, allow_trailing=allow_trailing, dequantize=dequantize
     )
@@ -85,6 +88,7 @@ def dequantize(source: Readable, name: str, *, limits: Limits = DEFAULT_LIMITS) 
     Example:
         >>> firekeep.dequantize("model.gguf", "blk.0.attn_q.weight")  # doctest: +SKIP
     """
+    source = require_source(source, call="dequantize")
     with open_file(source, OpenOptions(limits=limits, dequantize=True)) as opened:
         return opened.array(name)
 
@@ -125,7 +129,7 @@ def save_file(
 
     return saving.save_file(
         tensors,
-        path,
+        require_path(path, call="save_file"),
         metadata=metadata,
         scalars=scalars,
         param_ids=param_ids,
@@ -206,8 +210,9 @@ def convert(
     that would not be expected to have it names under the metadata key `firekeep.layout`. `layout` (such as "torch", "burn", "flax") gives
     them another, before floats are cast: what layers they belong to is told by a whole-model pickle, or by `like`, a model or a file
     in that layout with the same names. Without either it is refused. `rename` then sees the names of the new layout (`fc.weight` of
-    Flax's `fc.kernel`; Linen's collections are off, unless a rule is found by them), and `like` has those of after the renames,
-    whether it is a model or a file.
+    Flax's `fc.kernel`; Linen's collections are off, but for rules that are found by them, which see them still), and `like` has those of
+    after the renames, whether it is a model or a file. What a file in Burn's layout tells of its matrices (those of classes of one's own
+    lie as PyTorch had them, linear layers may lie in columns) is heeded; squares of which nothing tells are refused.
 
     Tensors that a GGUF file keeps in quantized blocks are refused by name, since neither format has such; `dequantize=True` computes
     their float32 values first, which `dtype` may then narrow.
@@ -227,6 +232,8 @@ def convert(
     from firekeep.rules import KeyRemapper, PathFilter, cast_target
     from firekeep.saving import check_metadata
 
+    src = require_source(src, call="convert")
+    dst = require_path(dst, call="convert")
     job = conversion.Job(
         chosen=PathFilter.of(include=include, exclude=exclude),
         remapper=KeyRemapper.of(rename),
@@ -269,6 +276,7 @@ def verify(
     """
     from firekeep import verification
 
+    source = require_source(source, call="verify")
     return verification.verify(source, OpenOptions(limits=limits), values=values, progress=progress)
 
 
@@ -293,6 +301,7 @@ def diff(
     from firekeep import comparison
     from firekeep.rules import PathFilter
 
+    a, b = require_source(a, call="diff"), require_source(b, call="diff")
     chosen = PathFilter.of(include=include, exclude=exclude)
     return comparison.diff(a, b, OpenOptions(limits=limits), chosen=chosen, values=values, progress=progress)
 
@@ -306,6 +315,7 @@ def scan(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> ScanReport:
     Example:
         >>> print(firekeep.scan("downloaded.pt"))  # doctest: +SKIP
     """
+    source = require_source(source, call="scan")
     return scan_file(source, OpenOptions(limits=limits))
 
 
@@ -315,4 +325,5 @@ def doctor(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Diagnosis:
     Example:
         >>> print(firekeep.doctor("weights.bin"))  # doctest: +SKIP
     """
+    source = require_source(source, call="doctor")
     return diagnose_file(source, OpenOptions(limits=limits))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from firekeep.errors import FirekeepError, WrongTypeError
 from firekeep.formats import OpenOptions
 from firekeep.limits import Limits
-from firekeep.opened import OpenedFile, is_readable, no_file
+from firekeep.opened import OpenedFile, Readable, is_readable, no_file
 from firekeep.wording import kind
 
 if TYPE_CHECKING:
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
     from firekeep.supply import Supply
 
 
+_ONE_FILE = "One file is read at a time; a set of shards is opened by its folder or its index."
+_LONGEST_PATH = 4096
+"""Bytes that may be a path; what is a file of tensors may be as short, and is no path of one that is there."""
+
+
 def supply_of(source: Any) -> Supply:
     """Offer the tensors of another model, or of a `Collection`."""
     from firekeep.collecting import Collection
@@ -26,7 +33,7 @@ def supply_of(source: Any) -> Supply:
 
     if not isinstance(source, Collection):
         return supply_of_object(source)
-    return supply_of_entries(
+    supply = supply_of_entries(
         source.entries,
         layout=source.layout,
         layers=source.layers,
@@ -35,10 +42,12 @@ def supply_of(source: Any) -> Supply:
         told=source.told,
         unturned=source.unturned,
     )
+    return replace(supply, columns=(supply.columns or frozenset()) | source.columns) if source.columns else supply
 
 
 def require_file(obj: Any, given: Any, job: LoadJob, *, like: Any, limits: Limits, call: str) -> None:
     """Raise `WrongTypeError` for an object where a file is due, with what takes it instead: tried, as all remedies are."""
+    _refuse_odd(given)
     if is_readable(given):
         return
     if isinstance(given, OpenedFile):
@@ -49,8 +58,7 @@ def require_file(obj: Any, given: Any, job: LoadJob, *, like: Any, limits: Limit
         raise no_file(given, remedy=None) from None
     if not supply.entries:
         paths = isinstance(given, list | tuple) and any(isinstance(one, str | os.PathLike) for one in given)
-        one = "One file is read at a time; a set of shards is opened by its folder or its index."
-        raise no_file(given, remedy=one if paths else None)
+        raise no_file(given, remedy=_ONE_FILE if paths else None)
     raise no_file(given, remedy=_remedy(obj, supply, job, like=like, limits=limits, call=call))
 
 
@@ -72,14 +80,89 @@ def _remedy(obj: Any, supply: Supply, job: LoadJob, *, like: Any, limits: Limits
     return f"The door for the tensors of another object is firekeep.apply(obj, other), which would refuse these: {why}."
 
 
-def require_path(path: Any) -> None:
-    """Raise `WrongTypeError` for an object where the path of a file to write is due."""
+def require_path(path: Any, *, call: str = "save") -> str | os.PathLike[str]:
+    """Give the path of a file to write, as text where it was bytes; raises `WrongTypeError` for an object where it is due."""
     if isinstance(path, str | os.PathLike | bytes):
-        return
-    remedy = "firekeep.save(obj, 'model.safetensors') writes a file."
+        if not (given := _spelled(path)):
+            raise FileNotFoundError(errno.ENOENT, "an empty path is not a file's", given)
+        return os.fsdecode(given) if isinstance(given, bytes) or isinstance(path, bytes) else path
+    after = {"save": " after the object", "convert": " after the file", "save_file": " after the tensors"}[call]
+    raise WrongTypeError(f"a path is due{after}, not {kind(path)}", remedy=_remedy_for_path(path, call))
+
+
+def _remedy_for_path(path: Any, call: str) -> str:
     if hasattr(path, "write"):
-        remedy = "A store keeps a file in memory: store = firekeep.SafetensorsStore(), store.save(obj), and store.data are its bytes."
-    raise WrongTypeError(f"a path is due after the object, not {kind(path)}", remedy=remedy)
+        return {
+            "save": "A store keeps a file in memory: store = firekeep.SafetensorsStore(), store.save(obj), and store.data are its bytes.",
+            "convert": "Write a file, and take its bytes: firekeep.convert(src, path), and pathlib.Path(path).read_bytes().",
+            "save_file": "firekeep.save_bytes(tensors, format='safetensors') gives the bytes of a file.",
+        }[call]
+    if call == "convert" and _holds_tensors(path):
+        return "firekeep.load_into(obj, path) puts the tensors of a file into an object."
+    return {
+        "save": "firekeep.save(obj, 'model.safetensors') writes a file.",
+        "convert": "firekeep.convert(src, 'model.safetensors') writes a file.",
+        "save_file": "The tensors come first, and the path after them: firekeep.save_file(tensors, 'model.safetensors').",
+    }[call]
+
+
+def require_source(source: Any, *, call: str) -> Readable:
+    """Give a file to read, as it is but for paths that are bytes; raises `WrongTypeError` for another object, with what takes it."""
+    if not isinstance(source, str):
+        _refuse_odd(source)
+        if not is_readable(source):
+            raise no_file(source, remedy=_remedy_for_source(source, call))
+        if isinstance(source, os.PathLike) and isinstance(spelled := os.fspath(source), bytes):
+            return os.fsdecode(spelled)
+    return source  # type: ignore[no-any-return]
+
+
+def _refuse_odd(source: Any) -> None:
+    """Refuse what looks like a file and cannot be read as one: paths that are none, text, the name of a file in place of its content."""
+    if isinstance(source, os.PathLike):
+        _spelled(source)
+    elif isinstance(source, io.TextIOBase):
+        raise WrongTypeError("the file is open in text mode: open it with 'rb'")
+    elif isinstance(source, bytes | bytearray) and 0 < len(source) <= _LONGEST_PATH and os.path.lexists(bytes(source)):
+        path = os.fsdecode(bytes(source))
+        raise WrongTypeError(
+            f"bytes are taken for the content of a file, and these are the path of one, {path!r}",
+            remedy=f"Give it as text: {path!r}.",
+        )
+
+
+def _spelled(path: str | bytes | os.PathLike[Any]) -> str | bytes:
+    """Give a path as text or bytes; raises `WrongTypeError` for an object that promises one and gives none."""
+    try:
+        given: str | bytes = os.fspath(path)
+    except TypeError as error:
+        raise WrongTypeError(f"a path is due, and {kind(path)} gives none: {error}") from None
+    return given
+
+
+def _remedy_for_source(source: Any, call: str) -> str | None:
+    if isinstance(source, OpenedFile):
+        if source.path is None:
+            return "It is open already: ask it, or give the bytes that it was opened from."
+        return f"It is open already: ask it, or give its path, {source.path!r}, to firekeep.{call}."
+    if isinstance(source, list | tuple | set) and any(isinstance(one, str | os.PathLike) for one in source):
+        return _ONE_FILE
+    if not _holds_tensors(source):
+        return None
+    if call == "convert":
+        return "firekeep.save(obj, path) writes the tensors of an object, and takes layout=, like=, rename= and dtype= as convert does."
+    return (
+        "firekeep.entries_of(obj) lists the tensors of an object, and firekeep.save(obj, path) writes a file of them."
+    )
+
+
+def _holds_tensors(obj: Any) -> bool:
+    from firekeep.bridges import entries_of
+
+    try:
+        return any(entry.problem is None for entry in entries_of(obj))
+    except FirekeepError:
+        return False
 
 
 def open_options(limits: Limits, top_level_key: str | None, *, dequantize: bool) -> OpenOptions:

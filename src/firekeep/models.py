@@ -37,6 +37,7 @@ def save(
     scalars: Mapping[str, Any] | None = None,
     format: str | None = None,
     digest: bool = False,
+    max_shard_size: int | str | None = None,
     overwrite: bool = True,
     durable: bool = True,
     progress: Progress | None = None,
@@ -50,12 +51,16 @@ def save(
     splits and joins tensors, `rename` rules make the file's names of the model's.
 
     `like` says what the reader looks like: a model, a file or a list of names. Names are then the reader's (list indices that a
-    `nn.Sequential` skips are opened again), and layers that a bare state dict does not tell are told by it. Raises `UnsupportedError`
-    naming all tensors that the layout cannot hold, and `RuleError` where nothing tells how layers lie; it never guesses.
+    `nn.Sequential` skips are opened again), and layers that a bare state dict does not tell are told by it; a tree of arrays lies as its
+    names and shapes tell beside a model's. Raises `UnsupportedError` naming all tensors that the layout cannot hold, and `RuleError`
+    where nothing tells how layers lie; it never guesses.
 
     The file appears whole or not at all, replacing an older one unless `overwrite=False`, which raises `ExistsError`. Values beside the
     tensors (numbers, texts, functions, modules that hold none) are not in it, and a `LeftOutWarning` names them, but for those that
     `metadata` or `scalars` keep under their names, and those that `exclude` names.
+
+    `max_shard_size` ("5GB") writes a set of `.safetensors` files with an index, into a folder or beside the name given, as Hugging Face's
+    libraries do: the same path opens it again. A set or a file that stood there is replaced, and one of the two is whole at any time.
 
     Example:
         >>> firekeep.save(model, "model.bpk", metadata={"epoch": "3"})  # doctest: +SKIP
@@ -64,7 +69,7 @@ def save(
     from firekeep.saving import check_metadata
 
     _refuse_swapped(obj, path, call="save")
-    require_path(path)
+    path = require_path(path)
     collecting = collect_job(
         layout=layout,
         like=like,
@@ -81,6 +86,7 @@ def save(
         scalars=scalars or {},
         format=format,
         digest=digest,
+        max_shard_size=max_shard_size,
         overwrite=overwrite,
         durable=durable,
         progress=progress,
@@ -126,9 +132,9 @@ def load_into(
     file's layers lie where the file does not. `stage=True` reads everything before anything is changed. `dequantize=True` computes the
     float32 values of tensors that a GGUF file keeps in quantized blocks. `dry_run=True` only reports.
 
-    A tree of arrays that does not tell its layers (variables of Flax Linen, a state dict) takes tensors of another layout where `like`
-    tells them: a model with the same layers in any framework, or a PyTorch file of a whole one. Linen's collections `params` and
-    `batch_stats` are then no part of the names.
+    A tree of arrays that does not tell its layers (variables of Flax Linen, a state dict, NumPy arrays) takes tensors of another layout
+    where `like` tells them: a model with the same layers in any framework, or a PyTorch file of a whole one. Linen's collections
+    `params` and `batch_stats` are then no part of the names.
 
     Example:
         >>> report = firekeep.load_into(model, "weights.pt", rename=r"^backbone\.=>encoder.")  # doctest: +SKIP

@@ -12,15 +12,23 @@ from typing import Any, cast
 from firekeep import digests
 from firekeep.disk import WritePlan, to_bytes, write_file
 from firekeep.entry import TensorEntry, untied
-from firekeep.errors import FirekeepError, LimitError, MetadataError, RuleError, ScalarError, UnsupportedError
+from firekeep.errors import (
+    FirekeepError,
+    LimitError,
+    MetadataError,
+    RuleError,
+    ScalarError,
+    UnsupportedError,
+    WrongTypeError,
+)
 from firekeep.formats import FORMATS, Contents, Format, format_for_suffix
 from firekeep.garbage import collector_paused
 from firekeep.ids import ParamId
 from firekeep.limits import Limits
-from firekeep.opened import require_name
+from firekeep.opened import OpenedFile, require_name
 from firekeep.scalars import Scalar
 from firekeep.tensors import describe
-from firekeep.wording import some
+from firekeep.wording import kind, some
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
@@ -137,6 +145,25 @@ def choose_format(path: str | os.PathLike[str], format: str | None) -> Format:
     return row
 
 
+def _remedy_for_tensors(given: Any) -> str | None:
+    """Say what takes an object that was given where a mapping is due, if anything does."""
+    from firekeep.bridges import entries_of
+
+    if isinstance(given, str | os.PathLike):
+        return "The tensors come first, and the path after them: firekeep.save_file(tensors, path)."
+    if isinstance(given, OpenedFile):
+        return "firekeep.convert(path, other) writes what a file holds to another."
+    try:
+        held = entries_of(given)
+    except FirekeepError:
+        return None
+    return (
+        "firekeep.save(obj, path) writes the tensors of an object."
+        if any(one.problem is None for one in held)
+        else None
+    )
+
+
 def gather(
     tensors: Mapping[str, Any],
     row: Format,
@@ -148,7 +175,9 @@ def gather(
 ) -> Contents:
     """Check everything that is to be written, and describe it; nothing is copied."""
     if not isinstance(tensors, Mapping):
-        raise TypeError(f"a mapping of names to tensors is needed, not {type(tensors).__name__}")
+        raise WrongTypeError(
+            f"a mapping of names to tensors is needed, not {kind(tensors)}", remedy=_remedy_for_tensors(tensors)
+        )
     with collector_paused():
         entries = [_entry(name, value) for name, value in tensors.items()]
     if param_ids:

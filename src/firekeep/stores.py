@@ -54,6 +54,7 @@ class StoreOptions:
     metadata: Mapping[str, str] | None = None
     ties: str = "keep"
     digest: bool = False
+    max_shard_size: int | str | None = None
     overwrite: bool = True
     durable: bool = True
     auto_extension: bool = True
@@ -137,6 +138,8 @@ class Store:
                 raise ExistsError(
                     "the store holds a file, and overwrite=False", remedy="Give overwrite=True, or make another store."
                 )
+            if self.options.max_shard_size is not None:
+                raise RuleError("a store in memory is one file, and max_shard_size was given", remedy="Give it a path.")
             job = replace(self._write_job(), format=self._written_format())
             self._data, report = writing.save_to_bytes(obj, self._collect_job(), job)
         except FirekeepError as error:
@@ -214,6 +217,7 @@ class Store:
             metadata=options.metadata or {},
             format=self.format or None,
             digest=options.digest,
+            max_shard_size=options.max_shard_size,
             overwrite=options.overwrite,
             durable=options.durable,
             limits=options.limits,

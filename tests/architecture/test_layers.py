@@ -40,7 +40,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "families": ("formats", "rules", "bridges"),
     "meeting": ("matching", "report", "adapters"),
     "use": (
-        *("opened", "digests", "loading", "saving", "conversion", "verification", "comparison"),
+        *("opened", "digests", "loading", "saving", "sets", "conversion", "verification", "comparison"),
         *("parts", "layouts", "supply", "likeness", "applying", "collecting", "writing", "stores", "jobs"),
         *("records", "sections"),
     ),

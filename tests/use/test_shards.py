@@ -9,7 +9,7 @@ import pytest
 
 import firekeep
 from firekeep import ExistsError, RuleError, UnsupportedError
-from firekeep.conversion._set import parse_size
+from firekeep.sets import parse_size
 
 ARRAYS = {f"t{index}": np.full(1000, index, np.float32) for index in range(5)}
 
@@ -160,12 +160,31 @@ def test_a_single_file_takes_the_place_of_a_set(source: Path, tmp_path: Path):
     assert equal(folder, ARRAYS)
 
 
-def test_a_single_file_beside_a_new_set_is_told_and_kept(source: Path, tmp_path: Path):
+def test_a_set_takes_the_place_of_a_single_file(source: Path, tmp_path: Path):
     folder = tmp_path / "set"
     firekeep.convert(source, folder, max_shard_size="1MB")
+    with pytest.raises(ExistsError, match=r"model\.safetensors"):
+        firekeep.convert(source, folder, max_shard_size="8kB", overwrite=False)
     report = firekeep.convert(source, folder, max_shard_size="8kB")
-    assert any("stands beside the set" in note for note in report.notes)
-    assert "model.safetensors" in listed(folder)
+    assert report.removed == (str(folder / "model.safetensors"),)
+    assert "model.safetensors" not in listed(folder)
+    assert equal(folder, ARRAYS)
+    assert equal(folder / "model.safetensors", ARRAYS)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_single_file_that_is_the_source_of_a_set_beside_it_is_kept_and_told(overwrite: bool, tmp_path: Path):
+    file = firekeep.save_file(ARRAYS, tmp_path / "model.safetensors")
+    report = firekeep.convert(file, tmp_path, max_shard_size="8kB", exclude="t4", overwrite=overwrite)
+    assert report.removed == ()
+    assert any("the source" in note and "stands beside the set" in note for note in report.notes)
+    assert equal(file, ARRAYS)
+    assert sorted(firekeep.load_file(tmp_path / "model.safetensors.index.json")) == ["t0", "t1", "t2", "t3"]
+
+
+def test_what_a_report_counts_is_on_the_disk(source: Path, tmp_path: Path):
+    report = firekeep.convert(source, tmp_path / "set", max_shard_size="8kB", digest=True)
+    assert report.nbytes == sum(path.stat().st_size for path in (tmp_path / "set").iterdir())
 
 
 def test_an_index_that_names_paths_removes_nothing(source: Path, tmp_path: Path):

@@ -17,7 +17,7 @@ from firekeep.bridges import Filling
 from firekeep.dtypes import DType
 from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError
-from firekeep.layouts import tell_steps, tell_sums
+from firekeep.layouts import seen_by, tell_steps, tell_sums
 from firekeep.matching import find_remedies
 from firekeep.report import Problem
 from firekeep.rules import can_cast, cast, narrows
@@ -42,8 +42,8 @@ def prepare(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> L
         offered = offer(supply, job)
         return (offered, *choose_layout(outline, chosen, offered, supply, job))
 
-    if outline.layers and not job.remapper:
-        supply = _without_collections(supply)
+    if outline.layers:
+        supply, job = _without_collections(supply, job)
     offered, tried, notes = attempt_at(supply, job)
     refuse_twins(tried, supply, job, lambda supply, job: attempt_at(supply, job)[1])
     load = Load(
@@ -77,12 +77,16 @@ def prepare(outline: Outline, supply: Supply, job: LoadJob, *, target: str) -> L
     return load
 
 
-def _without_collections(supply: Supply) -> Supply:
-    """Give the tensors of a tree of Linen, which a model with layers calls by these, not by the collections around them."""
+def _without_collections(supply: Supply, job: LoadJob) -> tuple[Supply, LoadJob]:
+    """Give the tensors of a tree of Linen, which a model with layers calls by these, not by the collections around them.
+
+    Renames that are found by the collections see them still.
+    """
     if supply.layers or supply.layout is None or supply.layout.name != "linen":
-        return supply
+        return supply, job
     made = told_entries(list(supply.entries.values()))
-    return replace(supply, entries={entry.name: entry for entry in made})
+    job = replace(job, remapper=seen_by(job.remapper, supply.entries))
+    return replace(supply, entries={entry.name: entry for entry in made}), job
 
 
 def _refuse_slots(load: Load, chosen: set[str]) -> None:

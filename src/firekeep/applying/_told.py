@@ -36,7 +36,7 @@ class Told:
         own = self.base.outline(obj)
         made = told_outline(own)
         self._slots = dict(zip(made.paths(), own, strict=True))
-        return self._telling(made) if made.bare else made
+        return self._telling(made) if made.bare or made.convention is None else made
 
     def entries(self, obj: Any) -> list[TensorEntry]:
         """Describe the tensors the object holds."""

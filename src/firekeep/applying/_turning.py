@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from firekeep.layouts import WEIGHTS, kind_of_weight, lies_across
 from firekeep.matching import Pair, Plan
 from firekeep.slots import Outline, Slot
 from firekeep.views import permuted
@@ -86,10 +87,6 @@ _UNSURE = (
 )
 
 
-_WEIGHTS = ("weight", "kernel", "embedding")
-"""What the weights of linear layers and embeddings are called, by convention."""
-
-
 def _kinds(outline: Outline) -> dict[str, str]:
     """Map places of a model to the kinds of layers whose weights they are: "" where it is not known, "part" for other tensors of layers."""
     layers = {layer.path: layer.kind for layer in outline.layers}
@@ -100,20 +97,14 @@ def _kinds(outline: Outline) -> dict[str, str]:
 
 
 def _kind(slot: Slot, layers: Mapping[str, str]) -> str:
-    parent, _, name = slot.path.rpartition(".")
     if slot.layer is not None:
-        return slot.layer.kind if slot.role in _WEIGHTS else "part"
-    if parent in layers:  # a file, or variables that stand for a model, tell layers apart from tensors
-        return layers[parent] if name in _WEIGHTS else "part"
-    return "" if len(slot.shape) == 2 and name != "kernel" else "part"  # a kernel is one of some layer around
+        return slot.layer.kind if slot.role in WEIGHTS else "part"
+    # A file, or variables that stand for a model, tell layers apart from tensors.
+    return kind_of_weight(slot.path, slot.shape, layers)
 
 
 def _lies_across(pair: Pair, kinds: Mapping[str, str], unturned: frozenset[str], sources: Mapping[str, str]) -> bool:
     if len(pair.want.slots) != 1:
         return False
-    lies_as_in_torch = sources.get(pair.offer.name, pair.offer.name) in unturned
-    kind = kinds[pair.want.slots[0]]
-    # A part of a known layer that is of another class is taken for what it stands for.
-    if kind == "linear" or (kind == "" and pair.want.turned):
-        return lies_as_in_torch
-    return kind in ("", "embedding") and not lies_as_in_torch
+    as_in_torch = sources.get(pair.offer.name, pair.offer.name) in unturned
+    return lies_across(kinds[pair.want.slots[0]], turned=pair.want.turned, as_in_torch=as_in_torch)

@@ -54,7 +54,7 @@ def command(
 
     Only the table of contents is read, so the size of the file does not matter. Numbered subtrees that are alike are
     shown once, as in layers.{0..29}. Sizes are in decimal units (1 MB is 1,000,000 bytes). FILE may also be a folder
-    of shards, safetensors or PyTorch files, or their index.
+    of weights, safetensors or PyTorch files, or the index of a set of them.
 
     Of the record of an optimizer the moments are shown below the names of their parameters, and its options by groups; of that of a
     scheduler its counters. --all shows the file's own ids and texts, too.

@@ -58,7 +58,7 @@ def command(
     names = previews.renamed_keys(file, top_level_key=top_level_key)
     with narrower(file):
         renaming = remapper.rename(sorted(names, key=_output.natural))
-    part, layers = _asked(file)
+    file, part, layers = _asked(file)
     part = top_level_key or (None if top_level_key == "" else part)
     if as_json:
         _output.write_json(_document(file, part, layers, renaming))
@@ -67,14 +67,18 @@ def command(
     return YES
 
 
-def _asked(file: str) -> tuple[str | None, dict[str, str]]:
-    """Name the part of a checkpoint that was taken, and what layers are called in the model. A pipe was read already, and is not asked."""
+def _asked(file: str) -> tuple[str, str | None, dict[str, str]]:
+    """Name the file of a folder and the part of a checkpoint that were taken, and what layers are called in the model.
+
+    A pipe was read already, and is not asked.
+    """
     from firekeep import api
 
-    if not Path(file).is_file():
-        return None, {}
+    if not Path(file).is_file() and not Path(file).is_dir():
+        return file, None, {}
     with api.open(file) as opened:
-        return next(iter(opened.subtrees), None), _layers.named(opened)
+        place = opened.path if Path(file).is_dir() else None
+        return place or file, next(iter(opened.subtrees), None), _layers.named(opened)
 
 
 def _told(file: str, part: str | None, layers: Mapping[str, str], renaming: Renaming) -> Iterator[str]:

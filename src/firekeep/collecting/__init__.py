@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +26,11 @@ from firekeep.layouts import (
     UNSPECIFIED,
     UNTURNED,
     columns_of,
+    move_columns,
+    seen_by,
     tell_steps,
     tell_sums,
+    write_columns,
     write_unturned,
 )
 from firekeep.likeness import Likeness, is_cut
@@ -42,6 +44,7 @@ from firekeep.rules.layout import (
     tell_reader,
     tellable,
     translate,
+    translate_layers,
     with_facts,
     write_biases,
     write_layers,
@@ -67,10 +70,14 @@ def collect(obj: Any, job: CollectJob) -> Collection:
         outline = bridge.outline(obj)
         entries = bridge.entries(obj)
         kept, left_out = _choose(outline, entries, job.chosen)
+        if outline.convention is None and job.layout is None and job.like is not None:
+            outline = _lying(kept, outline, job)
         tells = job.like is not None and (bool(job.like.layers) or job.like.layout == "torch")
         if tells and job.layout not in (None, outline.convention):
             named = told_outline(outline)
-            kept = kept if named is outline else told_entries(kept)
+            if named is not outline:
+                job = replace(job, remapper=seen_by(job.remapper, [entry.name for entry in kept]))
+                kept = told_entries(kept)
             outline = named
         made = arrange(kept, outline, job, left_out=left_out)
         if job.constants:
@@ -117,19 +124,16 @@ def arrange(
     biases: str | None = None
     layout = _target(outline, job)
     unturned: frozenset[str] | None = None
+    columns: frozenset[str] = frozenset()
     marked = with_shared(outline, layout)
     told = () if layout is None else tellable(marked, layout)
     if layout is not None and layout != outline.convention:
-        like = None if job.like is None else job.like.read_by(job.load_surgery, job.load_renames)
+        like = None if job.like is None else _reader(job.like, made, job, layout=layout)
         known = outline.convention is not None and not outline.bare
-        if like is not None and job.surgery:  # whose tensors are those after the surgery and the renames
-            like = like.uncut(job.surgery, job.remapper, layout)
-        elif like is not None and job.remapper:
-            like = like.before(job.remapper.rename([entry.name for entry in made]).names)
         outline = replace(outline, layers=marked)
         laid = lay_out(made, outline, layout=layout, like=like, told=known, holds_scalars=job.holds_scalars)
         made, scalars, steps, biases = list(laid.entries), dict(laid.scalars), list(laid.steps), laid.biases
-        told, unturned = laid.told, laid.unturned
+        told, unturned, columns = laid.told, laid.unturned, laid.columns or columns
     elif layout == "torch" and job.promised == "burn" and any(len(entry.shape) == 2 for entry in made):
         steps.append(KEPT)
     losses = Losses()
@@ -152,11 +156,31 @@ def arrange(
         scalars=follow(scalars, names),
         told=told,
         unturned=None if unturned is None or job.surgery else frozenset(names[name] for name in unturned),
+        columns=move_columns(columns, names)[0],
         biases=biases,
         left_out=left_out,
         steps=tuple(steps),
         losses=losses,
     )
+
+
+def _reader(like: Likeness, entries: Sequence[TensorEntry], job: CollectJob, *, layout: Convention | None) -> Likeness:
+    """Give what the reader looks for under the names of before surgery and renames; its own tensors are those of after."""
+    like = like.read_by(job.load_surgery, job.load_renames)
+    if job.surgery:
+        return like.uncut(job.surgery, job.remapper, layout)
+    return like.before(job.remapper.rename([entry.name for entry in entries]).names) if job.remapper else like
+
+
+def _lying(entries: Sequence[TensorEntry], outline: Outline, job: CollectJob) -> Outline:
+    """Take a tree of arrays for what it is like, where names and shapes tell how that lies: as a state dict, it can be laid out then."""
+    promised = next((known for known in CONVENTIONS if known == job.promised), None)
+    if promised is None or job.like is None:
+        return outline
+    fits = _reader(job.like, entries, job, layout=promised).fits(entries)
+    if not fits or (len(fits) > 1 and fits[0] == promised):
+        return outline
+    return replace(outline, convention=fits[0], bare=True)
 
 
 def _target(outline: Outline, job: CollectJob) -> Convention | None:
@@ -173,7 +197,8 @@ def _target(outline: Outline, job: CollectJob) -> Convention | None:
 class LaidOut:
     """Tensors in another layout, what became scalars of them, and what was done, in words. `origins` maps new names to the old ones.
 
-    `biases` are those that the layout has the sum of, and `told` the layers of which no tensor tells all, for the metadata of the file.
+    `biases` are those that the layout has the sum of, and `told` the layers of which no tensor tells all, for the metadata of the file;
+    so are the matrices that are `unturned` in Burn's layout, and the linear layers whose weights are `columns` there.
     """
 
     entries: tuple[TensorEntry, ...]
@@ -183,6 +208,7 @@ class LaidOut:
     biases: str | None = None
     told: tuple[Layer, ...] = ()
     unturned: frozenset[str] | None = None
+    columns: frozenset[str] | None = None
 
 
 def lay_out(
@@ -239,7 +265,15 @@ def lay_out(
         biases=biases,
         told=tell_reader(layers, source=source, target=layout),
         unturned=_unturned(entries, made, layers) if layout == "burn" and source != "burn" else None,
+        columns=_columns(made, layers, source=source) if layout == "burn" else None,
     )
+
+
+def _columns(made: Translation, layers: Sequence[Layer], *, source: Convention) -> frozenset[str] | None:
+    """Give the linear layers that lie as [out, in] in Burn's layout, since a reader that is one of Burn's own wants them so."""
+    names = {entry.name for entry in made.entries}
+    columns = columns_of(translate_layers(layers, source=source, target="burn"))
+    return frozenset(path for path in columns if (f"{path}.weight" if path else "weight") in names) or None
 
 
 def _unturned(entries: Sequence[TensorEntry], made: Translation, layers: Sequence[Layer]) -> frozenset[str]:
@@ -312,8 +346,8 @@ def contents_of(
         own[LAYOUT] = UNSPECIFIED
     elif collection.layout is not None and collection.layout != row.layout:
         own[LAYOUT] = collection.layout
-    if collection.layout == "burn" and (columns := columns_of(collection.layers)):
-        own[COLUMNS] = json.dumps(sorted(columns))
+    if collection.layout == "burn" and (columns := columns_of(collection.layers) | collection.columns):
+        own[COLUMNS] = write_columns(columns)
     if (told := write_layers(collection.told)) is not None:
         own[LAYERS] = told
     if (unturned := write_unturned(collection.unturned)) is not None:

@@ -27,9 +27,11 @@ class Collection:
     layers: tuple[Layer, ...] = ()
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     told: tuple[Layer, ...] = ()
+    """Layers of which a reader in the layout has to know what no tensor tells, with that."""
     unturned: frozenset[str] | None = None
     """Of tensors in Burn's layout that come from PyTorch, the matrices that lie as they did there."""
-    """Layers of which a reader in the layout has to know what no tensor tells, with that."""
+    columns: frozenset[str] = frozenset()
+    """Linear layers that lie as [out, in] in Burn's layout, since the reader wants them so; those of `layers` are not among them."""
     biases: str | None = None
     """Biases that the layout has the sum of, as the metadata of a file keep them."""
     constants: tuple[Constants, ...] = ()

@@ -14,7 +14,7 @@ from firekeep.rules import KeyRemapper
 from firekeep.rules.indices import open_gaps
 from firekeep.rules.surgery import Surgery
 from firekeep.views import ghost
-from firekeep.wording import some
+from firekeep.wording import count, some
 
 COUNTER = "num_batches_tracked"
 
@@ -26,6 +26,10 @@ def rename(entries: Sequence[TensorEntry], job: CollectJob, steps: list[str]) ->
         renaming = job.remapper.rename([entry.name for entry in made])
         made = [entry.renamed(renaming.names[entry.name]) for entry in made]
         steps += [f"the rename {rule!r} changed nothing" for rule, hits in renaming.hits if not hits]
+        if renaming.unmet:
+            steps.append(
+                f"{count(len(renaming.unmet), 'name')} of the table of renames met no tensor: {some(renaming.unmet)}"
+            )
     known: dict[str, str] = {}
     if job.like is not None and (job.like.whole or job.like.tells(job.layout)):
         like = job.like.in_layout(job.layout).read_by(job.load_surgery, job.load_renames)

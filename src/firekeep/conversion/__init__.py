@@ -7,27 +7,39 @@ changed; then the new file is planned and written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from firekeep import digests
-from firekeep.collecting import LaidOut, follow, lay_out
+from firekeep.collecting import follow, lay_out
 from firekeep.conversion._casts import cast_all, require_dtypes
 from firekeep.conversion._check import Attester, check_entries
 from firekeep.conversion._counters import counters_of
+from firekeep.conversion._idle import idle_notes
 from firekeep.conversion._job import Job, Plan
 from firekeep.conversion._metadata import merge
 from firekeep.conversion._report import ConversionReport, Dropped
-from firekeep.conversion._set import Target, refuse_existing
 from firekeep.conversion._source import other_values
-from firekeep.conversion._write import Written, write_one, write_several
+from firekeep.conversion._turning import turn_as_told
+from firekeep.conversion._write import write_one, write_several
 from firekeep.entry import TensorEntry, find_ties
 from firekeep.errors import FirekeepError, RuleError, UnsupportedError
 from firekeep.formats import Format, OpenOptions
 from firekeep.formats._signatures import shell_name
 from firekeep.garbage import collector_paused
-from firekeep.layouts import CONVENTIONS, UNTURNED, layout_of, unturned_said, write_unturned
+from firekeep.layouts import (
+    COLUMNS,
+    CONVENTIONS,
+    UNTURNED,
+    columns_said,
+    layout_of,
+    move_columns,
+    seen_by,
+    unturned_said,
+    write_columns,
+    write_unturned,
+)
 from firekeep.likeness import Likeness, behind, likeness_of
 from firekeep.loading import choose, refuse_without_bytes
 from firekeep.opened import OpenedFile, Readable, open_file
@@ -43,10 +55,10 @@ from firekeep.rules.layout import (
     without_collections,
     write_layers,
 )
-from firekeep.saving import choose_format, tie
+from firekeep.saving import tie
+from firekeep.sets import Target, Written, destination, refuse_existing
 from firekeep.slots import Convention, Outline
 from firekeep.verification import read_digests
-from firekeep.views import permuted
 from firekeep.wording import count, quote, some
 
 __all__ = ["ConversionReport", "DTypeLike", "Dropped", "Job", "convert", "name_dtype"]
@@ -72,22 +84,10 @@ def convert(src: Readable, dst: str | os.PathLike[str], options: OpenOptions, jo
 
 def _destination(dst: str | os.PathLike[str], job: Job) -> tuple[Format, Target | None]:
     """Decide where the result goes, and refuse what cannot be written before anything is read."""
-    path = Path(dst)
-    if job.max_shard_size is None:
-        if path.is_dir():
-            raise RuleError(
-                "this is a folder",
-                path=dst,
-                remedy="Name the file in it, or give max_shard_size to write a set of files into it.",
-            )
-        row = choose_format(dst, job.format)
-        if not job.overwrite:
-            refuse_existing([path])
-        return row, None
-    named = job.format or ("safetensors" if path.is_dir() or not path.suffix else None)
-    row = choose_format(dst, named)
-    row.sharder()
-    return row, Target.of(dst, row)
+    row, target = destination(dst, format=job.format, max_shard_size=job.max_shard_size)
+    if target is None and not job.overwrite:
+        refuse_existing([Path(dst)])
+    return row, target
 
 
 def _prepare(part: Part, row: Format, job: Job) -> Plan:
@@ -102,6 +102,7 @@ def _prepare(part: Part, row: Format, job: Job) -> Plan:
         entries=list(entries.values()),
         merged=merge(source, row, job.metadata, layout=job.layout),
         excluded=tuple(name for name in everything if name not in entries),
+        remapper=job.remapper,
         scalars=dict(source.container.scalars),
     )
     plan.notes += [
@@ -159,9 +160,10 @@ def _rework(plan: Plan, job: Job) -> None:
     if LAYERS not in job.metadata:
         plan.told = read_layers(plan.part.opened.metadata)
     plan.unturned = unturned_said(plan.part.opened.metadata)
+    plan.columns = columns_said(plan.part.opened.metadata) if COLUMNS in plan.part.opened.metadata else None
     _lay_out(plan, job)
-    plan.renaming = _rename(job.remapper, [entry.name for entry in plan.entries])
-    plan.notes += _idle(plan.renaming)
+    plan.renaming = _rename(plan.remapper, [entry.name for entry in plan.entries])
+    plan.notes += idle_notes(plan.renaming, plan.remapper)
     names = plan.renaming.names
     plan.scalars = follow(plan.scalars, names)
     _keep_told(plan, job)
@@ -190,14 +192,16 @@ def _lay_out(plan: Plan, job: Job) -> None:
             remedy=_say_layout(opened),
         )
     if source == "linen":
-        _leave_collections(plan, job)
+        _leave_collections(plan)
     like = None if job.like is None else _like_of(plan, job, layout=job.layout)
+    if source == "burn" and like is not None:
+        like = _turn(plan, like)
     convention = next(known for known in CONVENTIONS if known == source)
     outline = Outline(slots=(), convention=convention, layers=held.layers, modules=held.submodules)
     holds = plan.row.holds_scalars
     laid = lay_out(plan.entries, outline, layout=job.layout, like=like, facts=plan.told, holds_scalars=holds)
-    plan.entries = list(laid.entries if job.layout != "torch" else _as_in_torch(plan, laid, like))
-    plan.told, plan.unturned = laid.told, laid.unturned
+    plan.entries = list(laid.entries)
+    plan.told, plan.unturned, plan.columns = laid.told, laid.unturned, laid.columns
     _keep_biases(plan, laid.biases, job)
     if job.layout == "torch":
         counters = dict(counters_of(plan.scalars, plan.entries, job.chosen))
@@ -209,29 +213,26 @@ def _lay_out(plan: Plan, job: Job) -> None:
     plan.notes += laid.steps
 
 
-def _as_in_torch(plan: Plan, laid: LaidOut, like: Likeness | None) -> Iterator[TensorEntry]:
-    """Give tensors that came to Burn's layout from PyTorch as they were there, whatever kind of layer `like` has in their places."""
-    in_rows = {layer.path for layer in (() if like is None else like.layers) if layer.kind == "linear_in_out"}
-    before = {entry.name: entry for entry in plan.entries if len(entry.shape) == 2}
-    for entry in laid.entries:
-        origins = laid.origins[entry.name]
-        old = before.get(origins[0]) if len(origins) == 1 and len(entry.shape) == 2 else None
-        if old is None or plan.unturned is None or entry.name.rpartition(".")[0] in in_rows:
-            yield entry
-            continue
-        is_turned = entry.blob is not old.blob or entry.shape != old.shape
-        yield permuted(entry, (1, 0)) if is_turned == (old.name in plan.unturned) else entry
+def _turn(plan: Plan, like: Likeness) -> Likeness:
+    """Lay matrices of a file in Burn's layout as the reader's layers have them there, and give that reader."""
+    before = plan.entries
+    plan.entries, like = turn_as_told(before, like, plan.part.opened.metadata, facts=plan.told)
+    if turned := sum(one is not old for one, old in zip(plan.entries, before, strict=True)):
+        plan.notes.append(
+            f"{count(turned, 'tensor')} turned round first, since the metadata tell how the file's matrices lie"
+        )
+    return like
 
 
 def _like_of(plan: Plan, job: Job, *, layout: Convention | None = None) -> Likeness:
     """Give what the reader looks for under the names of the source: its own are those after the renames, which come after a new layout."""
     like = likeness_of(job.like, OpenOptions(limits=job.limits))
     names = [entry.name for entry in plan.entries]
-    if not job.remapper:
+    if not plan.remapper:
         return like
     if layout is not None:
-        return behind(like, names, job.remapper, layout=layout)
-    return like.before(job.remapper.rename(names).names)
+        return behind(like, names, plan.remapper, layout=layout)
+    return like.before(plan.remapper.rename(names).names)
 
 
 def _say_layout(opened: OpenedFile) -> str:
@@ -240,16 +241,13 @@ def _say_layout(opened: OpenedFile) -> str:
     return f"Say it in a copy, and convert that: {copy}, where LAYOUT is one of {', '.join(CONVENTIONS)}."
 
 
-def _leave_collections(plan: Plan, job: Job) -> None:
-    """Take Linen's collections off the names, as layers of other layouts have none; not where a rename is found by them."""
-    names = without_collections(entry.name for entry in plan.entries)
-    if all(old == new for old, new in names.items()):
+def _leave_collections(plan: Plan) -> None:
+    """Take Linen's collections off the names, as layers of other layouts have none; renames that are found by them see them still."""
+    old = [entry.name for entry in plan.entries]
+    names = without_collections(old)
+    if all(name == new for name, new in names.items()):
         return
-    if job.remapper:
-        after, before = job.remapper.rename(names.values()), job.remapper.rename(names)
-        same = all(before.names[old] == after.names[new] for old, new in names.items())
-        if not same and any(more > less for (_, more), (_, less) in zip(before.hits, after.hits, strict=True)):
-            return
+    plan.remapper = seen_by(plan.remapper, old)
     plan.entries = [entry.renamed(names[entry.name]) for entry in plan.entries]
     plan.notes.append("the collections 'params' and 'batch_stats' were taken off the names")
 
@@ -268,31 +266,38 @@ def _keep_biases(plan: Plan, biases: str | None, job: Job) -> None:
 
 def _keep_told(plan: Plan, job: Job) -> None:
     """Write what the metadata tell of layers and matrices under the new names, as far as it is still true."""
+    names = plan.renaming.names
     if UNTURNED not in job.metadata:
-        names = plan.renaming.names
         plan.merged.metadata.pop(UNTURNED, None)
         told_names = None if plan.unturned is None else {names[one] for one in plan.unturned if one in names}
         if (unturned := write_unturned(told_names)) is not None:
             plan.merged.metadata[UNTURNED] = unturned
+    if COLUMNS not in job.metadata:
+        _keep_columns(plan)
     if LAYERS in job.metadata:
         return
-    told = write_layers(moved(plan.told, plan.renaming.names))
+    told = write_layers(moved(plan.told, names))
     plan.merged.metadata.pop(LAYERS, None)
     if told is not None:
         plan.merged.metadata[LAYERS] = told
 
 
+def _keep_columns(plan: Plan) -> None:
+    """Name the linear layers that lie as [out, in] in Burn's layout, wherever renames put them."""
+    plan.merged.metadata.pop(COLUMNS, None)
+    if plan.columns is None:
+        return
+    found, lost = move_columns(plan.columns, plan.renaming.names)
+    plan.merged.metadata[COLUMNS] = write_columns(found)
+    if lost:
+        plan.notes.append(
+            "nothing in the new file says that these lie as [out, in] (LinearLayout::Col), since they are no longer called 'weight': "
+            f"{some(lost)}"
+        )
+
+
 def _has_matrices(entries: Iterable[TensorEntry]) -> bool:
     return any(len(entry.shape) == 2 and entry.name.rpartition(".")[2] == "weight" for entry in entries)
-
-
-def _idle(renaming: Renaming) -> list[str]:
-    notes = [f"the rename {quote(rule)} was found in no name" for rule, hits in renaming.hits if not hits]
-    if holed := [renaming.names[name] for name in renaming.holed]:
-        notes.append(
-            f"the renames leave {count(len(holed), 'name')} with nothing before, between or behind dots: {some(holed)}"
-        )
-    return notes
 
 
 def _report(plan: Plan, opened: OpenedFile, written: Written, job: Job) -> ConversionReport:

@@ -50,12 +50,16 @@ class Plan:
     entries: list[TensorEntry]
     merged: Merged
     excluded: tuple[str, ...]
+    remapper: KeyRemapper
+    """The job's rules, for the names as they are when these are used."""
     renaming: Renaming = Renaming({}, ())  # noqa: RUF009 - frozen
     scalars: dict[str, Scalar] = field(default_factory=dict)
     told: tuple[Layer, ...] = ()
     """Layers of which the metadata tell what no tensor does, under the names of `entries`."""
     unturned: frozenset[str] | None = None
     """Matrices in Burn's layout that lie as PyTorch had them, likewise."""
+    columns: frozenset[str] | None = None
+    """Linear layers that lie as [out, in] in Burn's layout; None where nothing is to be said of it."""
     restored: frozenset[str] = frozenset()
     """Scalars that became tensors."""
     checked: int = 0

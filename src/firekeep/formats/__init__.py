@@ -122,6 +122,9 @@ FORMATS = {
     )
 }
 
+_OF_SETS = (".safetensors", ".bin")
+"""Suffixes of names that a set can have."""
+
 
 def format_for_suffix(path: str | os.PathLike[str]) -> Format:
     """Choose the format to write from a path's suffix; raises `UnsupportedError` listing the suffixes there are."""
@@ -145,7 +148,8 @@ def open_source(source: Source, options: OpenOptions) -> Container:
 def open_path(path: str, options: OpenOptions) -> tuple[Container, Source] | None:
     """Open a directory or an index (`*.index.json`) as one sharded set, of safetensors or of PyTorch files; None for any other path.
 
-    A directory without an index opens when it holds a single safetensors file. All headers are read and compared with the index,
+    A directory without an index opens when it holds a single file of weights. A path at which nothing is stands for the set whose index
+    is called so (`model.safetensors`, of `model.safetensors.index.json`). All headers are read and compared with the index,
     both ways. Names in an index are names of files beside it, never paths. The source given back is the index (or the only file of the
     directory); the shards are the container's own. Raises `FormatError` naming what is missing or doubled.
     """
@@ -153,24 +157,34 @@ def open_path(path: str, options: OpenOptions) -> tuple[Container, Source] | Non
     if not path:  # no file's name, and no other name of the current directory
         return None
     if place.is_dir():
+        from firekeep.formats import _folders
+
+        return _folders.open_directory(place, options, _set_readers())
+    if (index := _index_at(place)) is not None:
         from firekeep.formats import _sets
 
-        return _sets.open_directory(place, options, _set_readers())
-    if place.suffix == ".json" and place.is_file():
-        from firekeep.formats import _sets
-
-        return _sets.open_index(place, options, _set_readers())
+        return _sets.open_index(index, options, _set_readers())
     return None
 
 
 def files_of_set(path: str, options: OpenOptions) -> list[Path] | None:
     """Give the files that an index names; None for a path to anything else."""
-    place = Path(path)
-    if place.suffix != ".json" or not place.is_file():
+    index = _index_at(Path(path)) if path else None
+    if index is None:
         return None
     from firekeep.formats import _sets
 
-    return _sets.named_files(place, options)
+    return _sets.named_files(index, options)
+
+
+def _index_at(place: Path) -> Path | None:
+    """Give a path that may be an index, or the index of the set that stands where no file of the name is."""
+    if place.suffix == ".json":
+        return place if place.is_file() else None
+    if place.suffix in _OF_SETS and not os.path.lexists(place):
+        index = place.with_name(f"{place.name}.index.json")
+        return index if index.is_file() else None
+    return None
 
 
 def _set_readers() -> Mapping[str, Reader]:

@@ -16,87 +16,16 @@ from firekeep.formats._union import FILES_OF, Index, Shard, join_shards
 from firekeep.limits import Limits
 from firekeep.sources import FileSource, Source, closed_on_failure
 
-_LISTED = 10
 _OF_PATHS = ("/", "\\", ":", "\0")
 """What no name of a file beside another holds, on any system."""
 SUFFIX = ".safetensors"
-INDEX_SUFFIX = ".safetensors.index.json"
 TORCH_INDEX_SUFFIX = ".bin.index.json"
 TORCH_SUFFIXES = (".bin", ".ckpt", ".pt", ".pth")
-_OTHER_SUFFIXES = (*TORCH_SUFFIXES, ".bpk", ".gguf", ".h5", ".keras", ".msgpack", ".npz", ".onnx", TORCH_INDEX_SUFFIX)
-_ORBAX = ("_CHECKPOINT_METADATA", "manifest.ocdbt")
-"""Files of which one lies in each directory that Orbax writes."""
-_STEP = re.compile(r"step-[0-9]{8,19}")
-"""A folder that a CheckpointManager has made."""
+_INDEX_NAME = re.compile(r".+\.index(?:\.[^.]+)?\.json")
+"""What an index is called, that of a variant (`.index.fp16.json`) too."""
 
 Readers = Mapping[str, Reader]
 """The readers of the files of a set, by the name of their format."""
-
-
-def open_directory(place: Path, options: OpenOptions, readers: Readers) -> tuple[Container, Source]:
-    """Open the set whose index the directory holds, or its only safetensors file; raises `WrongFormatError` for any other.
-
-    What is kept as safetensors goes before a set of PyTorch files, and such a set that is passed over is noted.
-    """
-    names = _files(place)
-    indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
-    files = [name for name in names if name.endswith(SUFFIX)]
-    of_torch = [name for name in names if name.endswith(TORCH_INDEX_SUFFIX)]
-    opened = None
-    if len(indexes) == 1:
-        opened = open_index(place / indexes[0], options, readers)
-    elif not indexes and len(files) == 1:
-        shard = _open_shard(place / files[0], "safetensors", options, readers)
-        opened = shard.container, shard.source
-    elif not indexes and not files and len(of_torch) == 1:
-        opened = open_index(place / of_torch[0], options, readers)
-    if opened is None:
-        raise _refuse_directory(place, names, indexes or files or of_torch)
-    container, source = opened
-    if of_torch and container.format == "safetensors":
-        note = f"the directory holds a set of PyTorch files, too, which was passed over: {_list(of_torch)}"
-        container = replace(container, notes=(*container.notes, note))
-    return container, source
-
-
-def _refuse_directory(place: Path, names: list[str], several: list[str]) -> WrongFormatError:
-    if several:
-        kind = "safetensors files and no index" if several[0].endswith(SUFFIX) else "indexes"
-        message = f"the directory holds {len(several)} {kind}: {_list(several)}"
-        return WrongFormatError(message, kind="directory", path=place, remedy="Open one of them by its path.")
-    others = [name for name in names if name.endswith(_OTHER_SUFFIXES)]
-    if others:
-        return WrongFormatError(
-            f"the directory holds no safetensors file, but {_list(others)}",
-            kind="directory",
-            path=place,
-            remedy="Open one of them by its path.",
-        )
-    steps = sorted(one.name for one in place.iterdir() if _STEP.fullmatch(one.name) and one.is_dir())
-    if steps:
-        return WrongFormatError(
-            f"the directory holds the steps of a training run: {_list(steps)}",
-            kind="directory",
-            path=place,
-            remedy=f"Open a file of a step, such as {steps[-1]}/model.bpk; `firekeep checkpoints` lists the steps.",
-        )
-    if _is_orbax(place) or any(_is_orbax(one) for one in place.iterdir()):
-        return WrongFormatError(
-            "the directory holds checkpoints of Orbax, arrays in pieces that firekeep does not read",
-            kind="directory",
-            path=place,
-            remedy="Restore one with orbax.checkpoint, and save it with firekeep.save or as a TrainingState.",
-        )
-    return WrongFormatError(
-        f"the directory holds no safetensors file and no {INDEX_SUFFIX.removeprefix('.')}",
-        kind="directory",
-        path=place,
-        remedy="Open a file by its path.",
-    )
-
-
-def _is_orbax(place: Path) -> bool:
-    return any((place / name).is_file() for name in _ORBAX)
 
 
 def open_index(place: Path, options: OpenOptions, readers: Readers) -> tuple[Container, Source] | None:
@@ -105,7 +34,7 @@ def open_index(place: Path, options: OpenOptions, readers: Readers) -> tuple[Con
     with ExitStack() as opened:
         opened.callback(source.close)
         try:
-            index = _read_index(source, options.limits, optional=not place.name.endswith(".index.json"))
+            index = _read_index(source, options.limits, optional=not _INDEX_NAME.fullmatch(place.name))
             if index is None:
                 return None
             names, missing = _choose_files(index, place.parent)
@@ -128,11 +57,31 @@ def open_index(place: Path, options: OpenOptions, readers: Readers) -> tuple[Con
     return container, source
 
 
+def open_single(place: Path, format: str, options: OpenOptions, readers: Readers) -> tuple[Container, Source]:
+    """Open the one file of a directory that holds all of the weights."""
+    source = FileSource(place, private=options.private)
+    with closed_on_failure(source):
+        container = readers[format](source, options)
+        if container.format != format:
+            raise WrongFormatError(
+                f"this is a {container.format} file, and its name is that of a file of PyTorch",
+                kind=container.format,
+                remedy="Open it by its own path.",
+            )
+        if container.subtrees:
+            raise WrongFormatError(
+                f"the weights of the directory are parts of a checkpoint in this file: {', '.join(container.subtrees[:3])}",
+                kind="directory",
+                remedy="Open it by its own path.",
+            )
+        return container, source
+
+
 def named_files(place: Path, options: OpenOptions) -> list[Path] | None:
     """Give the files that an index names, those that are not there, too; None for a JSON file that is no index."""
     source = FileSource(place)
     try:
-        index = _read_index(source, options.limits, optional=not place.name.endswith(".index.json"))
+        index = _read_index(source, options.limits, optional=not _INDEX_NAME.fullmatch(place.name))
     except FirekeepError as error:
         raise error.at(path=place)  # noqa: B904 - the same error, with its place
     finally:
@@ -143,7 +92,7 @@ def named_files(place: Path, options: OpenOptions) -> list[Path] | None:
 def _choose_files(index: Index, folder: Path) -> tuple[list[str], list[str]]:
     """Give the files to open, and those that the index names and are not there: whatever else is may hold all of it, then."""
     named = sorted(set(index.weight_map.values()))
-    present = _files(folder)
+    present = files_in(folder)
     missing = sorted(set(named) - set(present))
     if not missing:
         return named, []
@@ -216,7 +165,8 @@ def _require_plain(file: str) -> None:
     require_text(file, "the shard name")
     if file in ("", ".", "..") or any(part in file for part in _OF_PATHS):
         raise MetadataError(
-            f"the index names the shard {file!r}, which is a path: shards are files beside their index, named without directories"
+            f"the index names the shard {file!r}, which is a path: shards are files beside their index, named without directories",
+            remedy="Do not trust the index: fetch it again. Files of weights open by their own paths.",
         )
 
 
@@ -259,9 +209,6 @@ def _require_member(container: Container, format: str) -> None:
         )
 
 
-def _files(directory: Path) -> list[str]:
+def files_in(directory: Path) -> list[str]:
+    """List the files of a directory by their names."""
     return sorted(entry.name for entry in directory.iterdir() if entry.is_file())
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(names[:_LISTED]) + (f", ... ({len(names)} in all)" if len(names) > _LISTED else "")

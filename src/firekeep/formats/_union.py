@@ -15,6 +15,7 @@ _OF_EACH_FILE = frozenset(("firekeep.digests", "firekeep.ties"))
 """Metadata that speaks of the tensors of its own file, and so of no set."""
 FILES_OF = {"safetensors": "safetensors files", "pytorch": "PyTorch files"}
 """What the files of a set are called, by their format."""
+_OF_ONE_SAVE = "Fetch the index and its files again, all of one save. Each of the files opens by its own path."
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,11 @@ def join_shards(index: Index, shards: list[Shard], missing: list[str]) -> Contai
 
     With files `missing`, the shards are whatever else is there: they stand for the set only if they hold all of it.
     """
-    homes = _find_homes(shards)
     if missing:
+        shards, homes = _stand_ins(index, shards)
         note = _excuse_missing(index, shards, homes, missing)
     else:
-        note = None
+        note, homes = None, _find_homes(shards)
         _require_listed(index, shards, homes)
     warnings = [*([note] if note else []), *_compare(index, shards, homes)]
     containers = [shard.container for shard in shards]
@@ -129,6 +130,18 @@ def _join_values(containers: list[Container]) -> Any:
     return joined
 
 
+def _stand_ins(index: Index, shards: list[Shard]) -> tuple[list[Shard], dict[str, int]]:
+    """Take all files there for what an index lists, or those it names where others (variants) hold the same tensors again."""
+    try:
+        return shards, _find_homes(shards)
+    except MetadataError:
+        files = set(index.weight_map.values())
+        named = [shard for shard in shards if shard.name in files]
+        if not named:
+            raise
+        return named, _find_homes(named)
+
+
 def _find_homes(shards: list[Shard]) -> dict[str, int]:
     homes: dict[str, int] = {}
     for number, shard in enumerate(shards):
@@ -137,6 +150,7 @@ def _find_homes(shards: list[Shard]) -> dict[str, int]:
                 raise MetadataError(
                     f"it is in two shards, {shards[homes[name]].name} and {shard.name}: which of the two counts is not defined",
                     tensor=name,
+                    remedy=_OF_ONE_SAVE,
                 )
     return homes
 
@@ -155,7 +169,7 @@ def _excuse_missing(index: Index, shards: list[Shard], homes: Mapping[str, int],
         f"the {FILES_OF[index.format]} there hold {held} of its {len(index.weight_map)} tensors",
         limit=total,
         actual=total - len(missing),
-        remedy="Fetch the missing files.",
+        remedy="Fetch the missing files. What the others hold opens by their own paths.",
     )
 
 
@@ -172,6 +186,7 @@ def _require_listed(index: Index, shards: list[Shard], homes: Mapping[str, int])
             f"{len(wrong)} of the {len(index.weight_map)} tensors are not where the index says: {_first(wrong)}",
             limit=len(index.weight_map),
             actual=len(index.weight_map) - len(wrong),
+            remedy=_OF_ONE_SAVE,
         )
 
 

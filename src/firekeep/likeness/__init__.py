@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from firekeep.applying import LoadJob, variants_of
 from firekeep.bridges import BRIDGES, bridge_of
+from firekeep.entry import TensorEntry
 from firekeep.errors import RuleError
 from firekeep.formats import OpenOptions
 from firekeep.likeness._behind import behind
 from firekeep.likeness._file import of_file, outline_of_file
 from firekeep.likeness._joined import is_cut
 from firekeep.likeness._likeness import FLAXES, Likeness
+from firekeep.opened import OpenedFile
 from firekeep.rules.layout import tell_facts
 from firekeep.slots import Outline
 from firekeep.views import ghost
+from firekeep.wording import some
 
 __all__ = ["Likeness", "behind", "is_cut", "likeness_of", "outline_of_file", "telling_of"]
+
+
+_FILES = (str, os.PathLike, bytes, bytearray, memoryview, io.IOBase, OpenedFile)
 
 
 def likeness_of(like: Any, options: OpenOptions) -> Likeness:
     """Describe what like= was given: a model, a path or bytes of a file, or names."""
     if isinstance(like, Likeness):
         return like
-    if isinstance(like, str | os.PathLike | bytes):
+    if isinstance(like, _FILES):
         return of_file(like, options)
     if isinstance(like, Iterable) and not isinstance(like, Mapping) and not _is_model(like):
         names = list(like)
         if names and all(isinstance(name, str) for name in names):
             return Likeness(what="the list of names", names=tuple(names))
     bridge = bridge_of(like)
-    outline: Outline = bridge.outline(like)
+    # Whether anything could be put there plays no part: a module of Equinox is as good a reader as one that is changed in place.
+    describe = getattr(bridge, "outline_anew", bridge.outline)
+    outline: Outline = describe(like)
     entries = tuple(ghost(slot.path, slot.dtype, slot.shape) for slot in outline if slot.problem is None)
     layers = outline.layers
     return Likeness(
@@ -58,21 +67,34 @@ def telling_of(like: Likeness, job: LoadJob, *, linen_only: bool = False) -> Cal
     reader = like.read_by(job.surgery, job.remapper)
 
     def tell(outline: Outline) -> Outline:
-        if outline.convention is None or (linen_only and outline.convention != "linen"):
+        if linen_only and outline.convention != "linen":
             return outline
         ghosts = [ghost(slot.path, slot.dtype, slot.shape) for slot in outline if slot.problem is None]
         if by_shapes and outline.convention not in FLAXES:
             raise _untold(like)
+        lies = outline.convention or next(iter(reader.fits(ghosts)), None)
+        if lies is None:  # a tree of arrays that is like it lies as it does
+            raise _unlike(reader, ghosts)
         try:
             layout = like.layout if by_shapes else None
-            _, layers = reader.evidence(ghosts, layout=layout, source=outline.convention)
+            _, layers = reader.evidence(ghosts, layout=layout, source=lies)
         except RuleError:
             if linen_only:
                 return outline
             raise
-        return replace(outline, layers=tell_facts(layers, ghosts, outline.convention), bare=False)
+        return replace(outline, convention=lies, layers=tell_facts(layers, ghosts, lies), bare=False)
 
     return tell
+
+
+def _unlike(like: Likeness, ghosts: Sequence[TensorEntry]) -> RuleError:
+    known = {entry.name: entry.shape for entry in like.entries}
+    odd = [one.name for one in ghosts if known.get(one.name) != one.shape]
+    return RuleError(
+        f"the tree is not like {like.what}, which does not have these by name and shape, in the layout {like.layout!r} or another: "
+        f"{some(odd)}",
+        remedy="Leave out like= to take the tensors of the file as they lie, or give the model that the tree is of.",
+    )
 
 
 def _untold(like: Likeness) -> RuleError:

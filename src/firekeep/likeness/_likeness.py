@@ -112,10 +112,11 @@ class Likeness:
         """Say how bare tensors lie and what layers they belong to, judging by this; `source` is how they lie, as far as it is known.
 
         A model tells the kinds of its layers by itself; of a file in the layout to be written, the shapes tell which tensors are turned
-        round there, and a square one is refused, since nothing tells. Those of which nobody said how they lie are taken for PyTorch's
-        where Burn's are to be written, for Burn's where PyTorch's are, and for nothing where it is another layout.
+        round there, and a square one is refused, since nothing tells. Those of which nobody said how they lie do so as names and shapes
+        tell; where these do not, they are taken for PyTorch's where Burn's are to be written, for Burn's where PyTorch's are, and for
+        nothing where it is another layout.
         """
-        source = source or self._other(layout)
+        source = source or self._lying(entries, layout) or self._other(layout)
         if (self.layers or self.told) and self.layout is not None:
             reader = self.in_layout(source)
             return source, _layers_holding(reader, entries)
@@ -138,6 +139,33 @@ class Likeness:
             f"{self.what} does not tell what layers the tensors belong to",
             remedy=f"Give like= a model, or {file}.",
         )
+
+    def fits(self, entries: Sequence[TensorEntry]) -> tuple[Convention, ...]:
+        """Give the layouts in which tensors of which nobody said how they lie have the names and shapes of these, the own one first.
+
+        None where it does not know its layers; one where its layers lie alike in all of them.
+        """
+        if self.layout is None or not (self.layers or self.told):
+            return ()
+        found: list[Convention] = []
+        for layout in dict.fromkeys((self.layout, *BURNS)):
+            reader = self.in_layout(layout)
+            known = {entry.name: entry.shape for entry in reader.entries}
+            if all(known.get(entry.name) == entry.shape for entry in entries):
+                found.append(layout)
+        first = self.in_layout(found[0]) if found else self
+        return tuple(found[:1]) + tuple(one for one in found[1:] if _changes(entries, first, one))
+
+    def _lying(self, entries: Sequence[TensorEntry], layout: Convention | None) -> Convention | None:
+        """Say how tensors lie of which nobody said it, as far as names and shapes tell; raises `RuleError` where it makes a difference."""
+        found = self.fits(entries)
+        if len(found) > 1 and found[0] == layout:
+            raise RuleError(
+                f"names and shapes do not tell whether these {len(entries):,} tensors lie as {found[0]!r} or as {found[1]!r} has them",
+                remedy=f"If they lie as {layout!r} has them, leave out layout=. Else convert the file that they come from, which says it "
+                "(firekeep.convert), or give the model that they are of.",
+            )
+        return found[0] if found else None
 
     def _other(self, layout: Convention | None) -> Convention:
         if layout not in (None, *BURNS):
@@ -236,6 +264,15 @@ class Likeness:
     def options(self) -> MatchOptions:
         """Say what else is known of the reader."""
         return MatchOptions(match=self.match, modules=self.modules)
+
+
+def _changes(entries: Sequence[TensorEntry], reader: Likeness, layout: Convention) -> bool:
+    """Say whether tensors of a reader's layout lie otherwise in another."""
+    if reader.layout is None:
+        return False
+    names = {entry.name for entry in entries}
+    ghosts = [entry for entry in reader.entries if entry.name in names]
+    return bool(translate(ghosts, reader.layers, source=reader.layout, target=layout).steps)
 
 
 def _ways_back(

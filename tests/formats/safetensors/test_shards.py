@@ -116,8 +116,8 @@ def test_a_directory_without_any_names_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(WrongFormatError, match=r"holds no safetensors file and no safetensors\.index\.json") as caught:
         opened(tmp_path)
     assert (caught.value.kind, caught.value.path) == ("directory", os.fspath(tmp_path))
-    lay(tmp_path, {"pytorch_model.bin": b"", "config.json": b""})
-    with pytest.raises(WrongFormatError, match=r"no safetensors file, but pytorch_model.bin\. Open one of them"):
+    lay(tmp_path, {"weights.pt": b"", "config.json": b""})
+    with pytest.raises(WrongFormatError, match=r"no safetensors file, but weights\.pt\. Open one of them"):
         opened(tmp_path)
 
 
