@@ -266,6 +266,8 @@ def verify(
 ) -> VerificationReport:
     """Check that a file is whole: its structure, the checksums of archive members, and the digests that `digest=True` saved.
 
+    A file of a step of a `CheckpointManager` is compared with the digest in the manifest beside it, too, where one was kept.
+
     What is wrong is a finding and never raised; `report.ok` says whether there was an error among them. With `values=True` every
     float tensor is read for NaN (an error), infinities (a warning) and nothing but zeros (a note). Raises `WrongFormatError` for a file
     that is of no format firekeep reads, and OSError for one that cannot be read.
@@ -277,7 +279,12 @@ def verify(
     from firekeep import verification
 
     source = require_source(source, call="verify")
-    return verification.verify(source, OpenOptions(limits=limits), values=values, progress=progress)
+    report = verification.verify(source, OpenOptions(limits=limits), values=values, progress=progress)
+    if isinstance(source, str | os.PathLike) and ((path := Path(source)).parent / "manifest.json").is_file():
+        from firekeep.checkpoint import _verify
+
+        return _verify.with_manifest(report, path)
+    return report
 
 
 def diff(

@@ -45,6 +45,8 @@ class VerificationReport(Shown):
     values: bool = False
     checksums: bool = False
     """Whether the file, or each of a set, is an archive that keeps checksums, which were compared."""
+    manifest: bool = False
+    """Whether the file was compared with the digest in the manifest of the step that it is a file of."""
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -66,6 +68,7 @@ class VerificationReport(Shown):
             "bytes": self.nbytes,
             "digests_checked": self.digests,
             "values_checked": self.values,
+            "manifest_checked": self.manifest,
             "findings": [
                 {"severity": found.severity, "place": found.place, "message": found.message} for found in self.findings
             ],
@@ -81,6 +84,7 @@ class VerificationReport(Shown):
         if self.tensors:
             checked = ["structure", "checksums of the archive"] if self.checksums else ["structure"]
             checked += [f"{count(self.digests, 'digest')}"] if self.digests else []
+            checked += ["the manifest's digest of the file"] if self.manifest else []
             checked += ["values"] if self.values else []
             yield f"{count(self.tensors, 'tensor')}, {size(self.nbytes)}; checked: {', '.join(checked)}"
         for found in self.findings[:_SHOWN]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 import warnings
 
 import numpy as np
@@ -220,6 +221,22 @@ def test_digests_tell_what_sizes_do_not(tmp_path):
     path.write_bytes(data)
     assert manager.latest().step == 1
     assert manager.verify() == ("model.bpk",)
+    assert "NOT as it was written: 'model.bpk'" in str(manager.verify())
+
+
+def test_what_was_compared_is_told(tmp_path):
+    manager = make(tmp_path, digest=True)
+    manager.save(State(1), step=1)
+    found = manager.verify()
+    assert (found, found.compared) == ((), ("model.bpk", "optimizer.bpk"))
+    assert "2 files as they were written; checked: sizes, 2 digests" in " ".join(str(found).split())
+    plain = make(tmp_path / "plain")
+    plain.save(State(1), step=1)
+    found = plain.verify()
+    assert (found, found.compared, found.files) == ((), (), ("model.bpk", "optimizer.bpk"))
+    assert "sizes alone: no digests were kept" in repr(found)
+    again = pickle.loads(pickle.dumps(found))
+    assert again.to_dict() == found.to_dict()
 
 
 def test_sections_that_would_be_one_file_are_refused(tmp_path):

@@ -52,7 +52,7 @@ NAN = math.nan
         (KeepBest("loss", n=2), [NAN, 9, NAN], [1, 2]),
         (KeepBest("loss"), [math.inf, NAN, -math.inf], [3]),
         (KeepBest("loss"), [None, 7, None], [2]),
-        (KeepBest("accuracy"), [1, 2], []),
+        (KeepBest("accuracy", "max"), [1, 2], []),
         (KeepEvery(3), [0] * 7, [3, 6]),
         (KeepYounger(20), [0] * 5, [4, 5]),
         (KeepYounger(timedelta(seconds=21)), [0] * 5, [3, 4, 5]),

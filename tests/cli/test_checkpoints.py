@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from checkpoint.states import State, names_in
-from firekeep.checkpoint import CheckpointManager, KeepAll
+from firekeep.checkpoint import CheckpointManager, KeepAll, KeepBest
 
 Run = Callable[..., Any]
 LOSSES = [0.9, 0.5, 0.7, 0.8, 0.6]
@@ -45,7 +45,34 @@ def test_steps_are_listed_with_metrics_and_marks(fk: Run, run: Path):
 def test_the_best_step_is_told_by_the_metric_that_is_named(fk: Run, run: Path):
     found = fk("checkpoints", run, "--best", "acc", "--mode", "max", "--json").json
     assert (found["latest"], found["best"], found["best_by"]) == (5, 5, {"metric": "acc", "mode": "max"})
-    assert fk("checkpoints", run, "--best", "acc", "--json").json["best"] == 1
+    assert fk("checkpoints", run, "--best", "acc", "--mode", "min", "--json").json["best"] == 1
+
+
+def test_a_metric_of_which_more_is_better_wants_the_mode(fk: Run, run: Path):
+    before = names_in(run)
+    for options in ((), ("--prune", "--keep-last", 1)):
+        done = fk("checkpoints", run, "--best", "acc", *options)
+        assert (done.code, done.out) == (2, "")
+        assert "Say it: --best acc --mode max, or --mode min where less of it is better." in done.err
+    assert names_in(run) == before
+    assert "--mode goes with --best" in fk("checkpoints", run, "--mode", "max").err
+
+
+def test_the_metric_of_the_manager_is_known(fk: Run, tmp_path: Path):
+    metrics = [{"acc": value, "valid_loss": value} for value in (0.1, 0.9, 0.5, 0.3)]
+    save(tmp_path, metrics, best=KeepBest("acc", mode="max"))
+    assert fk("checkpoints", tmp_path, "--json").json["best_by"] == {"metric": "acc", "mode": "max"}
+    assert rows(fk("checkpoints", tmp_path))[1][-1] == "best"
+    assert fk("checkpoints", tmp_path, "--json", "--best", "valid_loss").json["best"] == 1
+    assert fk("checkpoints", tmp_path, "--prune", "--keep-last", 1).code == 0
+    assert [row[0] for row in rows(fk("checkpoints", tmp_path))] == ["2", "4"]
+
+
+def test_how_the_best_is_named_is_told_where_nothing_tells_it(fk: Run, tmp_path: Path):
+    save(tmp_path, [{"loss": 0.1}])
+    assert "--best METRIC, and --mode max where more is better, name it" in fk("checkpoints", tmp_path).text
+    save(tmp_path / "without", [{}])
+    assert "--best" not in fk("checkpoints", tmp_path / "without").text
 
 
 def test_a_metric_that_no_step_has_is_refused_with_those_there_are(fk: Run, run: Path):
@@ -77,7 +104,7 @@ def test_prune_keeps_the_last_ones_and_the_best(fk: Run, run: Path):
 
 
 def test_prune_by_another_metric_keeps_its_best(fk: Run, run: Path):
-    fk("checkpoints", run, "--prune", "--keep-last", 1, "--best", "acc")
+    fk("checkpoints", run, "--prune", "--keep-last", 1, "--best", "acc", "--mode", "min")
     assert [row[0] for row in rows(fk("checkpoints", run))] == ["1", "5"]
 
 

@@ -61,6 +61,24 @@ def test_the_step_is_the_one_that_is_asked_for(step: str, number: int, fk: Run, 
     assert fk("resume-check", run, "--like", run, "--step", step, "--json").json["step"] == number
 
 
+def test_the_best_is_known_by_the_metric_of_the_manager_or_asked_for(fk: Run, run: Path, tmp_path: Path):
+    state = make()
+    manager = CheckpointManager(tmp_path / "val", keep=KeepAll(), durable=False, best="val")
+    for step, value in enumerate((3.0, 1.0, 2.0), 1):
+        manager.save(state, step=step, metrics={"val": value, "acc": value})
+    assert fk("resume-check", tmp_path / "val", "--like", run, "--step", "best", "--json").json["step"] == 2
+    found = fk(
+        "resume-check", tmp_path / "val", "--like", run, "--step", "best", "--best", "acc", "--mode", "max", "--json"
+    )
+    assert found.json["step"] == 1
+    done = fk("resume-check", tmp_path / "val", "--like", run, "--step", "best", "--best", "valid_loss")
+    assert (done.code, done.out) == (2, "")
+    assert "a number for the metric 'valid_loss'" in done.err
+    assert "The steps have the metrics 'val', 'acc': tell the best by --best val." in done.err
+    done = fk("resume-check", tmp_path / "val", "--like", run, "--step", "best", "--best", "accuracy", "--mode", "max")
+    assert "'acc', 'val': tell the best by --best acc --mode max." in done.err
+
+
 def test_a_step_is_a_place_too(fk: Run, run: Path):
     found = fk("resume-check", run / "step-00000002", "--like", run / "step-00000001", "--json").json
     assert (found["source"], found["like"]) == (f"step 2 of {run}", f"step 1 of {run}")

@@ -13,6 +13,8 @@ import pytest
 
 import firekeep
 import pickles
+from checkpoint.states import State
+from firekeep.checkpoint import CheckpointManager, KeepAll
 from use.checkpoints import Checkpoint, state_dict
 
 Run = Callable[..., Any]
@@ -135,3 +137,108 @@ def test_an_empty_table_of_digests_is_told(fk: Run, saved: Path):
     done = fk("verify", saved)
     assert done.code == 0
     assert "note: its table of digests names no tensor" in done.text
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """A run of two steps, with digests."""
+    manager = CheckpointManager(tmp_path / "kept", keep=KeepAll(), durable=False, digest=True)
+    for step in (1, 2):
+        manager.save(State(step), step=step)
+    return tmp_path / "kept"
+
+
+def test_a_run_and_a_step_are_compared_with_their_manifests(fk: Run, kept: Path):
+    done = fk("verify", kept)
+    assert (done.code, done.err) == (0, "")
+    assert f"{kept}: ok (2 complete steps)" in done.text
+    assert "step 2: 2 files; checked: structure, sizes, 2 digests" in done.text
+    flip(kept / "step-00000002" / "model.bpk", -1)
+    for place, others in ((kept, True), (kept / "step-00000002", False)):
+        done = fk("verify", place)
+        assert (done.code, done.err) == (1, "")
+        assert "NOT OK" in done.text
+        assert "error: 'step-00000002/model.bpk': its bytes are not those that were written" in done.text
+        assert ("step 1:" in done.text) == others
+    assert fk("verify", kept / "step-00000001").code == 0
+    (found,) = fk("verify", "--json", kept).json
+    assert (found["ok"], found["digests_checked"], found["steps"][1]["changed"]) == (False, 4, ["model.bpk"])
+    assert found["findings"][0]["place"] == "step-00000002/model.bpk"
+
+
+def test_a_step_in_the_working_directory_is_found(fk: Run, kept: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(kept / "step-00000001")
+    assert "step 1: 2 files" in fk("verify", ".").text
+    assert fk("verify", "model.bpk").code == 0
+
+
+def test_a_file_of_a_step_is_compared_with_the_manifest(fk: Run, kept: Path, tmp_path: Path):
+    file = kept / "step-00000002" / "model.bpk"
+    done = fk("verify", file)
+    assert done.code == 0
+    assert "the manifest's digest of the file" in done.text
+    flip(file, -1)
+    done = fk("verify", file)
+    assert done.code == 1
+    assert "error: its bytes are not those that were written: the manifest of the step has another digest" in done.text
+    assert fk("verify", "--json", file).json[0]["manifest_checked"] is True
+    assert not firekeep.verify(file)
+    (file.parent / "other.bpk").write_bytes(file.read_bytes())
+    assert "the manifest beside it does not name it" in fk("verify", file.parent / "other.bpk").text
+    file.write_bytes(file.read_bytes()[:-1])
+    done = fk("verify", file)
+    assert done.code == 1
+    assert "were written, as the manifest of the step says" in done.text
+    (file.parent / "manifest.json").write_text("{")
+    beside = file.with_name("optimizer.bpk")
+    done = fk("verify", beside)
+    assert done.code == 0
+    assert "it was not compared with the manifest beside it: manifest.json cannot be used" in done.text
+    beside.rename(tmp_path / "optimizer.bpk")
+    (tmp_path / "manifest.json").write_text("{}")
+    assert "manifest" not in fk("verify", tmp_path / "optimizer.bpk").text
+
+
+def test_what_was_compared_is_said_where_no_digests_were_kept(fk: Run, tmp_path: Path):
+    CheckpointManager(tmp_path, durable=False).save(State(1), step=1)
+    for place in (tmp_path, tmp_path / "step-00000001", tmp_path / "step-00000001" / "model.bpk"):
+        done = fk("verify", place)
+        assert done.code == 0
+        assert "note: no digests were kept, and flipped bits are not seen without" in done.text
+    assert "checked: structure, sizes alone: no digests were kept" in fk("verify", tmp_path).text
+
+
+def test_what_is_wrong_with_steps_is_found(fk: Run, kept: Path, tmp_path: Path):
+    CheckpointManager(tmp_path / "nan", durable=False).save(State(np.nan), step=1)
+    assert fk("verify", tmp_path / "nan").code == 0
+    done = fk("verify", "--values", tmp_path / "nan")
+    assert done.code == 1
+    assert "'step-00000001/model.bpk': 'a': 100 of 100 numbers are NaN" in done.text
+    (kept / "step-00000001" / "model.bpk").unlink()
+    done = fk("verify", kept)
+    assert done.code == 1
+    assert "error: 'step-00000001': it is incomplete: model.bpk is not there" in done.text
+    assert fk("verify", kept / "step-00000001").code == 1
+
+
+def test_a_file_of_another_save_is_found(fk: Run, tmp_path: Path):
+    manager = CheckpointManager(tmp_path, keep=KeepAll(), durable=False)
+    for step in (1, 2):
+        manager.save(State(step), step=step)
+    one, other = (tmp_path / f"step-0000000{step}" / "model.bpk" for step in (1, 2))
+    other.write_bytes(one.read_bytes())
+    done = fk("verify", tmp_path)
+    assert done.code == 1
+    assert "this file is of step 1, saved at another time than the step 2 it lies in" in done.text
+
+
+def test_burns_steps_have_no_digests(fk: Run, tmp_path: Path):
+    CheckpointManager(tmp_path, durable=False, layout="burn").save(State(1), step=1)
+    done = fk("verify", tmp_path)
+    assert done.code == 0
+    assert "no digests were kept" in done.text
+
+
+def test_a_folder_without_steps_is_no_run(fk: Run, tmp_path: Path):
+    done = fk("verify", tmp_path)
+    assert (done.code, done.out) == (2, "")

@@ -395,6 +395,13 @@ def test_early_stopping_by_a_number_is_refused_with_what_is_due():
         Learner(model, sgd(model), loss=nn.functional.mse_loss, num_epochs=1, early_stopping=3)
 
 
+def test_early_stopping_by_an_accuracy_wants_the_mode():
+    with pytest.raises(RuleError, match=r"EarlyStopping\('valid_accuracy', mode=\"max\"\)"):
+        EarlyStopping("valid_accuracy")
+    assert EarlyStopping("valid_accuracy", mode="max").mode == "max"
+    assert EarlyStopping("valid_accuracy", mode="min").mode == EarlyStopping().mode == "min"
+
+
 def test_what_is_other_than_in_the_run_before_is_told(tmp_path):
     data = torch.utils.data.TensorDataset(torch.ones(8, 1), torch.ones(8, 1))
 

@@ -19,10 +19,13 @@ from firekeep.checkpoint._retention import (
     KeepYounger,
     Policy,
     doomed,
+    remembered,
 )
 from firekeep.checkpoint._signals import SignalWatch
 from firekeep.checkpoint._step import IncompleteStep, StepFile, StepInfo
 from firekeep.checkpoint._store import scan_steps
+from firekeep.checkpoint._verified import StepsVerified, StepVerified
+from firekeep.checkpoint._verify import verify_steps
 
 __all__ = [
     "AllOf",
@@ -49,9 +52,13 @@ __all__ = [
     "StepInfo",
     "StepRestored",
     "StepSaved",
+    "StepVerified",
+    "StepsVerified",
     "check_resume",
     "doomed",
     "hint",
     "prune_steps",
+    "remembered",
     "scan_steps",
+    "verify_steps",
 ]

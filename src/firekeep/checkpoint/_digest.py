@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING
 
 from firekeep.blobs import CHUNK, Blob, MemoryBlob
@@ -56,11 +56,13 @@ def digested(plan: WritePlan) -> tuple[WritePlan, xxhash.xxh3_128]:
     return WritePlan(nbytes=plan.nbytes, parts=parts), digest
 
 
-def digest_of(fd: int) -> str:
-    """Read an open file and give its digest."""
+def digest_of(fd: int, *, heard: Callable[[int], None] | None = None) -> str:
+    """Read an open file and give its digest; `heard` is told of the bytes of each piece."""
     digest = new_digest()
     with open(fd, "rb", closefd=False) as file:
         file.seek(0)
         while piece := file.read(CHUNK):
             digest.update(piece)
+            if heard is not None:
+                heard(len(piece))
     return digest.hexdigest()

@@ -46,14 +46,15 @@ def check_resume(
     like: str | os.PathLike[str],
     *,
     step: int | str = "latest",
-    best: KeepBest | str = "valid_loss",
+    best: KeepBest | str | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> ResumeReport:
     """Say whether a step would be restored exactly into a run like another, and what would start fresh; nothing is changed.
 
     `directory` holds steps, or is one. `like` is another directory of steps (its latest is taken), a step of one, or a file: a model of
     any format, which says nothing of schedules and data, or a record of an optimizer or a schedule. No framework is needed: what is
-    compared are names, ids, shapes, classes and settings. A restore into the objects themselves, with `dry_run=True`, says more.
+    compared are names, ids, shapes, classes and settings. A restore into the objects themselves, with `dry_run=True`, says more. `best`
+    is the metric of `step="best"`, unless told that by which the manager of the steps knew it.
 
     Raises `NoStepError` saying which steps there are, and `RuleError` where the two have no part in common.
     """

@@ -10,7 +10,7 @@ class StepExistsError(ExistsError):
 
 
 class CheckpointWarning(UserWarning):
-    """A step was saved, and a later `restore()` would take another one: the directory has steps of an earlier run."""
+    """A step was saved, and not as it seems: `restore()` would take another one, of an earlier run, or no metric tells the best step."""
 
 
 class NoStepError(FirekeepError, LookupError):

@@ -122,6 +122,11 @@ def _read(folder: Path, step: int, seen: Seen | None) -> StepInfo | None:
     return info
 
 
+def read_manifest(folder: Path, step: int) -> StepInfo:
+    """Read the manifest of a step, without a look at the files it tells of."""
+    return _read_manifest(folder, step, (folder / MANIFEST).lstat())
+
+
 def _read_manifest(folder: Path, step: int, status: os.stat_result) -> StepInfo:
     if not stat.S_ISREG(status.st_mode) or status.st_size > manifest.MAX_BYTES:
         raise FirekeepError(f"{MANIFEST} is no file that firekeep writes")

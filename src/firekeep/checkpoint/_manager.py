@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import socket
+import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,24 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from firekeep.checkpoint._background import Background
-from firekeep.checkpoint._catalog import Catalog, Layout, describe
-from firekeep.checkpoint._digest import digest_of
-from firekeep.checkpoint._errors import CheckpointWarning, DirectoryBusyError, NoStepError
+from firekeep.checkpoint._catalog import Catalog, Layout
+from firekeep.checkpoint._choice import choose, in_doubt
+from firekeep.checkpoint._errors import CheckpointWarning, DirectoryBusyError
 from firekeep.checkpoint._held import HeldStep, hold_step
-from firekeep.checkpoint._hints import hint, make_directory, unmake
-from firekeep.checkpoint._manifest import check_facts, check_metrics, check_step
+from firekeep.checkpoint._hints import make_directory, unmake
+from firekeep.checkpoint._manifest import check_metrics, check_step
 from firekeep.checkpoint._numbers import Numbers, higher_step, note_of, warning_of
 from firekeep.checkpoint._reports import PruneReport, StepRestored, StepSaved
 from firekeep.checkpoint._retention import KeepBest, KeepLast, Policy
 from firekeep.checkpoint._signals import DEFAULT, SignalWatch
 from firekeep.checkpoint._snapshot import Buffers, room_for, size_of
-from firekeep.checkpoint._step import Fact, StepInfo
+from firekeep.checkpoint._step import StepInfo
 from firekeep.checkpoint._store import Store
+from firekeep.checkpoint._taking import facts_of, sections_of
+from firekeep.checkpoint._turn import Turn
+from firekeep.checkpoint._verified import StepVerified
+from firekeep.checkpoint._verify import verify_held
+from firekeep.checkpoint._warnings import Lacking, outside
 from firekeep.errors import FirekeepError, RuleError
 from firekeep.formats import OpenOptions
 from firekeep.limits import DEFAULT_LIMITS, Limits
@@ -34,6 +39,7 @@ from firekeep.sections import Savable, Section
 from firekeep.wording import some
 
 Which = Literal["latest", "best"]
+_BEST = "valid_loss"
 
 
 class CheckpointManager:
@@ -41,8 +47,8 @@ class CheckpointManager:
 
     `keep` is a retention policy (`KeepLast`, `KeepBest`, `KeepEvery`, `KeepYounger`, `KeepAll`, joined by `|` and `&`); by default the
     last two steps and the best one stay. `best` names the metric that tells the best step, "valid_loss" with the least value first
-    unless a `KeepBest` says otherwise. Whatever the policy, the newest step, the best and the one just written are never deleted, and
-    nothing is before a new step is complete.
+    unless a `KeepBest` says otherwise: `best=KeepBest("accuracy", mode="max")`. Whatever the policy, the newest step, the best and the
+    one just written are never deleted, and nothing is before a new step is complete.
 
     `every` is how many steps lie between two saves by `tick`. `background=True` copies the state and writes the copy on a thread: the
     loop goes on, one save is in flight at most, and what goes wrong is raised by the next call. NumPy's and torch's memory is copied.
@@ -53,6 +59,7 @@ class CheckpointManager:
     `digest=True` keeps a digest of each file for `verify`. `durable=False` skips the fsyncs and nothing else. `layout="burn"` reads and
     writes the three files a step of Burn's Learner. Several processes may use one directory: whoever finds it locked for longer than
     `lock_timeout` seconds gets `DirectoryBusyError`. A step is read as one save left it, though another process replaces it meanwhile.
+    Threads may use one manager: their saves are made one after the other, each of the state as it was when its turn came.
 
     Example:
         >>> with CheckpointManager("run", keep=KeepLast(3) | KeepEvery(1000)) as manager:  # doctest: +SKIP
@@ -68,7 +75,7 @@ class CheckpointManager:
         directory: str | os.PathLike[str],
         *,
         keep: Policy | None = None,
-        best: KeepBest | str = "valid_loss",
+        best: KeepBest | str = _BEST,
         every: int | None = None,
         background: bool = False,
         preallocate: bool | int = False,
@@ -88,6 +95,7 @@ class CheckpointManager:
             raise RuleError(f"layout={layout!r}: 'firekeep' or 'burn'")
         self._best = KeepBest(best) if isinstance(best, str) else best
         self._keep = KeepLast(2) | self._best if keep is None else keep
+        self._lacking = Lacking(self._best, self._keep, is_default=best == _BEST)
         self._every = every
         self._store = Store(
             directory=Path(directory),
@@ -107,6 +115,9 @@ class CheckpointManager:
         self._ticks = 0
         self._has_saved = False
         self._numbers = Numbers()
+        self._turn = Turn()
+        self._savers: dict[int, int] = {}
+        self._saving: int | None = None
         # A folder that cannot be made is told now, not after an epoch.
         self._made = make_directory(self.directory)
         self.recover()
@@ -156,19 +167,42 @@ class CheckpointManager:
         A state with a `step` of its own that the program never changes gets this number there, so that it comes back as that of this
         step; one that the program counts in, of batches for instance, stays as it is.
         """
-        return self._save(state, step=step, metrics=metrics, overwrite=overwrite, background=self._in_background)
+        with self._turn.taken():
+            saved = self._save(state, step=step, metrics=metrics, overwrite=overwrite, background=self._in_background)
+            told = self._lacking.warning(metrics or {}, saved.step, self.directory, self.catalog)
+        if told is not None:
+            warnings.warn(told, CheckpointWarning, stacklevel=outside())
+        return saved
 
     def _save(
         self, state: Savable, *, step: int, metrics: Mapping[str, Any] | None, overwrite: bool, background: bool
     ) -> StepSaved:
-        self.wait()
+        """Save in this thread's turn.
+
+        What is called meanwhile on the same thread (a state that is drawn, a signal's handler) may save, too: that save is made at
+        once and from the state itself, as the copy, and the thread that writes it, are those of the save that it came into.
+        """
+        if self._saving == os.getpid():
+            return self._save_now(state, step=step, metrics=metrics, overwrite=overwrite, background=False)
+        self._saving = os.getpid()
+        try:
+            self.wait()
+            return self._save_now(state, step=step, metrics=metrics, overwrite=overwrite, background=background)
+        finally:
+            self._saving = None
+
+    def _save_now(
+        self, state: Savable, *, step: int, metrics: Mapping[str, Any] | None, overwrite: bool, background: bool
+    ) -> StepSaved:
         step, metrics = check_step(step), check_metrics(metrics)
         if not overwrite:
             self._store.refuse_existing(step)
         self._numbers.give(state, step)
-        info = StepInfo(step=step, folder=self.directory, time=time.time(), metrics=metrics, facts=_facts(state))
-        sections = _sections(state)
+        facts = facts_of(state, best=self._best)
+        info = StepInfo(step=step, folder=self.directory, time=time.time(), metrics=metrics, facts=facts)
+        sections = sections_of(state)
         self._has_saved = True
+        self._savers[step] = threading.get_ident()
         if not background:
             report = self._commit(sections, info, overwrite=overwrite)
             self._saved = step
@@ -178,14 +212,24 @@ class CheckpointManager:
         self._background.start(
             lambda: self._commit_later(copies, info, overwrite=overwrite), name=f"firekeep-save-{step}"
         )
-        names = tuple(section.name for section in sections)
-        return StepSaved(step=step, directory=self.directory, nbytes=size_of(copies), sections=names, background=True)
+        return StepSaved(
+            step=step,
+            directory=self.directory,
+            nbytes=size_of(copies),
+            sections=tuple(section.name for section in sections),
+            notes=self._lacking.notes(metrics),
+            background=True,
+        )
 
     def _warn_once(self, saved: StepSaved | None) -> None:
-        if saved is not None and saved.hidden_by is not None and not self._warned:
+        if saved is None or saved.hidden_by is None or self._warned:
+            return
+        if (
+            self._savers.get(saved.hidden_by, saver := self._savers.get(saved.step)) == saver
+        ):  # no other thread of this run
             self._warned = True
             told = warning_of(saved.step, directory=self.directory, higher=saved.hidden_by)
-            warnings.warn(told, CheckpointWarning, stacklevel=3)
+            warnings.warn(told, CheckpointWarning, stacklevel=outside())
 
     def _commit(self, sections: Sequence[Section], info: StepInfo, *, overwrite: bool) -> StepSaved:
         try:
@@ -194,14 +238,14 @@ class CheckpointManager:
             error.add_note(self._outcome(info))
             raise
         gone: Sequence[StepInfo] = ()
-        notes: tuple[str, ...] = ()
+        notes = self._lacking.notes(info.metrics)
         hidden_by: int | None = None
         try:
             stay, gone = self._store.prune(self._keep, best=self._best, spared=(info.step,))
             hidden_by = higher_step(stay, info)
-            notes = () if hidden_by is None else (note_of(hidden_by),)
+            notes += () if hidden_by is None else (note_of(hidden_by),)
         except (OSError, FirekeepError) as error:  # the step is saved: too many steps are no reason to end a run
-            notes = (f"old steps could not be deleted, and will be after the next save: {error}",)
+            notes += (f"old steps could not be deleted, and will be after the next save: {error}",)
         return StepSaved(
             step=info.step,
             directory=self.directory,
@@ -239,17 +283,20 @@ class CheckpointManager:
         if self._preallocate:
             self.reserve(state)
         if self.stopping:
-            self._warn_once(self.wait())
-            if self._saved != step:
-                self._warn_once(self._save(state, step=step, metrics=metrics, overwrite=True, background=False))
+            with self._turn.taken():
+                self._warn_once(self.wait())
+                if self._saved != step:
+                    self._warn_once(self._save(state, step=step, metrics=metrics, overwrite=True, background=False))
             return True
         if is_idle:
             told = "tick saves nothing here: the manager has no every=, and signals come to it after handle_signals() alone"
             warnings.warn(told, CheckpointWarning, stacklevel=2)
         self._ticks += 1
-        if self._every is not None and step % self._every == 0 and self._saved != step:
-            self._warn_once(self.wait())  # the save before this one, in the background
-            self._warn_once(self.save(state, step=step, metrics=metrics))
+        if self._every is not None and step % self._every == 0:
+            with self._turn.taken():
+                if self._saved != step:
+                    self._warn_once(self.wait())  # the save before this one, in the background
+                    self._warn_once(self.save(state, step=step, metrics=metrics))
         return self.stopping
 
     def restore(self, state: Savable, step: int | Which = "latest") -> StepRestored:
@@ -271,7 +318,8 @@ class CheckpointManager:
                     error.add_note(f"Another program wrote {some(anew)} anew meanwhile: restore again once it is done.")
                 raise
             self._refuse_torn(held)
-        self._numbers.note(state, held.info.step)
+        with self._turn.taken():
+            self._numbers.note(state, held.info.step)
         if self._preallocate:
             self.reserve(state)
         passed_over = self._store.incomplete_after(held.info.step) if step == "latest" else ()
@@ -292,38 +340,17 @@ class CheckpointManager:
             lambda: (store.layout, self._choose(step)),
             directory=store.directory,
             lock_timeout=store.lock_timeout,
-            doubt=lambda info: self._doubts(step, info),
+            doubt=lambda info: in_doubt(store, step, self._best, info),
         )
 
-    def _doubts(self, step: int | str, info: StepInfo) -> bool:
-        """Say whether another step may be meant: one that was being replaced when the directory was looked at."""
-        if step == "latest":
-            return self._store.passed_over(info.step)
-        if step != "best":
-            return False
-        catalog = self.catalog()
-        return self._best.best(catalog.steps) != info or self._store.is_unclear(catalog)
+    def _choose(self, step: int | Which) -> StepInfo:
+        return choose(self._store, step, self._best, is_empty=self._unmake)
 
-    def _choose(self, step: int | str) -> StepInfo:
-        if step == "latest" and (newest := self._store.latest()) is not None:
-            return newest
-        if not isinstance(step, str) and (there := self._store.find(check_step(step))) is not None:
-            return there
-        catalog = self.catalog()
-        if step == "latest":
-            found, asked = catalog.latest(), "a step"
-        elif step == "best":
-            found, asked = self._best.best(catalog.steps), f"a step with a number for the metric {self._best.metric!r}"
-        elif isinstance(step, str):
-            raise RuleError(f"step={step!r}: 'latest', 'best' or a number")
-        else:
-            found, asked = catalog.find(check_step(step)), f"step {step}"
-        if found is None:
-            if not catalog.steps:
-                unmake(self._made)  # the name may be mistyped, and a save makes it again
-            remedy = None if catalog.steps else hint(self.directory)
-            raise NoStepError(f"{asked} is asked for, and {describe(catalog)}", remedy=remedy)
-        return found
+    def _unmake(self) -> None:
+        """Take an empty directory away again: its name may be mistyped, and a save makes it again."""
+        with self._turn.taken():
+            if not self._has_saved:
+                unmake(self._made)
 
     def prune(self, *, dry_run: bool = False) -> PruneReport:
         """Delete the steps that need not stay, as after each save; `dry_run` only says which."""
@@ -333,14 +360,14 @@ class CheckpointManager:
         kept, deleted = self._store.prune(self._keep, best=self._best, dry_run=dry_run)
         return PruneReport(directory=self.directory, kept=kept, deleted=deleted, dry_run=dry_run)
 
-    def verify(self, step: int | Which = "latest") -> tuple[str, ...]:
-        """Read a step's files and give the names of those whose digest is not the one kept; without digests only sizes are known."""
+    def verify(self, step: int | Which = "latest") -> StepVerified:
+        """Read a step's files and give the names of those whose digest is not the one kept.
+
+        The answer is a tuple of names, empty when nothing is wrong, that says in words what was compared: without `digest=True` no
+        digest was kept, and its `compared` is empty.
+        """
         with self._hold(step) as held:
-            return tuple(
-                file.name
-                for file in held.info.files
-                if file.xxh3 is not None and digest_of(held.fileno(file.section)) != file.xxh3
-            )
+            return verify_held(held)
 
     def recover(self) -> tuple[str, ...]:
         """Tidy up after processes that were killed in a save, and say what was done; every save does it, too."""
@@ -356,16 +383,18 @@ class CheckpointManager:
     def reserve(self, state: Savable) -> None:
         """Take the memory of the first background save now, for a state as it is."""
         self._preallocate = False
-        if not self._background.busy:
-            self._buffers.reserve(room_for(_sections(state)), populate=True)
+        with self._turn.taken():
+            if not (self._background.busy or self._saving == os.getpid()):
+                self._buffers.reserve(room_for(sections_of(state)), populate=True)
 
     def wait(self) -> StepSaved | None:
         """Wait for the save in the background; gives its report, or raises what went wrong with it, once."""
-        try:
-            return self._background.wait()
-        except BaseException:
-            self._saved = None
-            raise
+        with self._turn.taken():
+            try:
+                return self._background.wait()
+            except BaseException:
+                self._saved = None
+                raise
 
     def handle_signals(self, *signals: int) -> SignalWatch:
         """Have SIGTERM, SIGINT and SIGUSR1 (or those given) save at the next `tick`, which then says that the run is to stop.
@@ -378,11 +407,12 @@ class CheckpointManager:
     def close(self) -> None:
         """Wait for the save in the background, raise what went wrong with it, and let go of memory and signals."""
         self._watch.remove()
-        try:
-            self._warn_once(self.wait())
-        finally:
-            self._background.close()
-            self._buffers = Buffers()
+        with self._turn.taken():
+            try:
+                self._warn_once(self.wait())
+            finally:
+                self._background.close()
+                self._buffers = Buffers()
 
     def __enter__(self) -> Self:
         return self
@@ -404,26 +434,3 @@ class CheckpointManager:
             last = self.latest()
             told = "holds no complete step" if last is None else f"holds step {last.step} as the last complete one"
             error.add_note(f"Nothing was saved because of this error; {self.directory} {told}.")
-
-
-def _sections(state: Savable) -> list[Section]:
-    """Take a state apart, and refuse sections that would become one file."""
-    if not callable(getattr(state, "sections", None)):
-        needed = "a state with sections() and restore(opened) is needed, such as a firekeep.training.TrainingState"
-        raise TypeError(f"{needed}, not {type(state).__name__}")
-    sections = list(state.sections())
-    if not sections:
-        raise RuleError("the state has no sections: nothing would be saved")
-    names = [section.name.casefold() for section in sections]
-    twice = sorted({section.name for section in sections if names.count(section.name.casefold()) > 1})
-    if twice:
-        raise RuleError(f"the state has sections of one name, or that differ in case only: {some(twice)}")
-    return sections
-
-
-def _facts(state: Savable) -> dict[str, Fact]:
-    own: dict[str, Fact] = {"host": socket.gethostname(), "pid": os.getpid()}
-    if hasattr(os, "sched_getaffinity"):
-        own["cpus"] = len(os.sched_getaffinity(0))
-    told = getattr(state, "facts", None)
-    return {**own, **check_facts(told() if callable(told) else {})}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,16 +15,17 @@ class Numbers:
     """Keeps the `step` of a state at the number that it is saved under, where nobody else counts there.
 
     A state whose own step is 0, or is what it was when it was saved or restored last, has nobody who counts in it. One that counts
-    batches and is saved by epochs is left alone.
+    batches and is saved by epochs is left alone. Several states, of several threads, are told apart.
     """
 
     def __init__(self) -> None:
         self._left_at: int | None = None
+        self._of_each: dict[int, tuple[weakref.ref[Savable], int | None]] = {}
 
     def give(self, state: Savable, step: int) -> None:
         """Set the state's own step before it is saved as this one."""
         own = _own_step(state)
-        if own is not None and own != step and own in (0, self._left_at):
+        if own is not None and own != step and own in (0, self._left(state)):
             with contextlib.suppress(AttributeError):  # one that cannot be set is the state's own affair
                 state.step = step  # type: ignore[attr-defined]
         self.note(state, step)
@@ -31,6 +33,13 @@ class Numbers:
     def note(self, state: Savable, step: int) -> None:
         """Remember where the state's own step stands, if it is the number of the step that was saved or restored."""
         self._left_at = step if _own_step(state) == step else None
+        key, of_each = id(state), self._of_each
+        with contextlib.suppress(TypeError):  # of states that cannot be referred to weakly, the last one is remembered
+            of_each[key] = weakref.ref(state, lambda _: of_each.pop(key, None)), self._left_at
+
+    def _left(self, state: Savable) -> int | None:
+        """Give where the step of this state was left, or, of one that is not known yet, that of the one before it."""
+        return self._of_each.get(id(state), (None, self._left_at))[1]
 
 
 def _own_step(state: Savable) -> int | None:

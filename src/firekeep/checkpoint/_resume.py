@@ -15,9 +15,10 @@ from firekeep.checkpoint._catalog import Catalog, Layout, describe
 from firekeep.checkpoint._errors import DirectoryBusyError, NoStepError
 from firekeep.checkpoint._held import HeldStep, hold_step
 from firekeep.checkpoint._hints import hint
+from firekeep.checkpoint._metric import which_there_are
 from firekeep.checkpoint._names import step_of
 from firekeep.checkpoint._resume_report import PartCheck, ResumeReport
-from firekeep.checkpoint._retention import KeepBest
+from firekeep.checkpoint._retention import BEST, KeepBest, remembered
 from firekeep.checkpoint._step import StepInfo
 from firekeep.checkpoint._store import Store, scan_steps
 from firekeep.errors import FirekeepError, RuleError
@@ -40,7 +41,7 @@ from firekeep.sections import GRADIENTS
 from firekeep.supply import Supply, supply_of_opened
 from firekeep.wording import count, quote, some
 
-_OWN_FACTS = frozenset(("host", "pid", "cpus", "step", "epoch", "firekeep"))
+_OWN_FACTS = frozenset(("host", "pid", "cpus", "step", "epoch", "firekeep", BEST))
 """Facts that differ from save to save, and decide nothing."""
 _SETTINGS = frozenset(("length", "seed", "shuffle", "num_replicas", "drop_last", "batch_size"))
 """What the order of samples follows from."""
@@ -72,7 +73,7 @@ class _Side:
         return [name for name, found in self.kinds.items() if found == kind]
 
 
-def check(place: Path, like: Path, *, step: int | str, best: KeepBest, limits: Limits) -> ResumeReport:
+def check(place: Path, like: Path, *, step: int | str, best: KeepBest | None, limits: Limits) -> ResumeReport:
     """Compare a step with another place; see `check_resume`."""
     options = OpenOptions(limits=limits)
     with contextlib.ExitStack() as stack:
@@ -99,7 +100,7 @@ def check(place: Path, like: Path, *, step: int | str, best: KeepBest, limits: L
         )
 
 
-def choose_step(place: Path, step: int | str, best: KeepBest) -> tuple[Layout, StepInfo]:
+def choose_step(place: Path, step: int | str, best: KeepBest | None) -> tuple[Layout, StepInfo]:
     """Find a step in a directory of them; a directory that is a step is that one. Raises `NoStepError` saying what there is.
 
     The layout of the directory is given with it.
@@ -110,15 +111,21 @@ def choose_step(place: Path, step: int | str, best: KeepBest) -> tuple[Layout, S
         place = place.resolve()
         catalog = scan_steps(place.parent, layout="firekeep")
         step = number if step == "latest" else step
-    found = _found(catalog, step, best)
+    rule = _rule(catalog, best)
+    found = _found(catalog, step, rule)
     if found is None:
-        raise NoStepError(
-            f"{_asked(step, best)} is asked for, and {describe(catalog)}", remedy=None if catalog.steps else hint(place)
-        )
+        metrics = [info.metrics for info in catalog.steps] if step == "best" else []
+        remedy = which_there_are(rule.metric, metrics) if catalog.steps else hint(place)
+        raise NoStepError(f"{_asked(step, rule)} is asked for, and {describe(catalog)}", remedy=remedy)
     return catalog.layout, found
 
 
-def _is_another_meant(place: Path, step: int | str, best: KeepBest, info: StepInfo) -> bool:
+def _rule(catalog: Catalog, best: KeepBest | None) -> KeepBest:
+    """Give what tells the best step: what is asked for, else what the manager of the steps had."""
+    return best or remembered(catalog.steps) or KeepBest("valid_loss")
+
+
+def _is_another_meant(place: Path, step: int | str, best: KeepBest | None, info: StepInfo) -> bool:
     """Say whether another step may be the latest or the best: one that was being replaced when the directory was looked at."""
     if not isinstance(step, str):
         return False
@@ -131,7 +138,7 @@ def _is_another_meant(place: Path, step: int | str, best: KeepBest, info: StepIn
     store = Store(directory=place, layout=catalog.layout)
     if step == "latest":
         return store.passed_over(info.step)
-    return best.best(catalog.steps) != info or store.is_unclear(catalog)
+    return _rule(catalog, best).best(catalog.steps) != info or store.is_unclear(catalog)
 
 
 def _found(catalog: Catalog, step: int | str, best: KeepBest) -> StepInfo | None:
@@ -150,7 +157,9 @@ def _asked(step: int | str, best: KeepBest) -> str:
     return "a step" if step == "latest" else f"step {step}"
 
 
-def _open(place: Path, step: int | str, best: KeepBest, options: OpenOptions, stack: contextlib.ExitStack) -> _Side:
+def _open(
+    place: Path, step: int | str, best: KeepBest | None, options: OpenOptions, stack: contextlib.ExitStack
+) -> _Side:
     if place.is_dir():
         held = stack.enter_context(
             hold_step(

@@ -7,16 +7,19 @@ more than the policy asks for: the newest step, the best, and those just written
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
+from firekeep.checkpoint._metric import more_is_better, spelled, unsaid
 from firekeep.checkpoint._step import StepInfo
 from firekeep.errors import RuleError
 
 Mode = Literal["min", "max"]
 Tie = Literal["first", "last"]
+BEST = "firekeep.best"
+"""The fact of a step that tells by what its manager knew the best: `max accuracy`."""
 
 
 class Policy:
@@ -63,16 +66,23 @@ class KeepBest(Policy):
     """Keep the `n` best steps by a metric.
 
     NaN is worse than any number, a step without the metric is not in the running. Of equal steps the earlier is the better one,
-    unless `tie="last"`.
+    unless `tie="last"`. Without a `mode` less is better; a name that plainly says the opposite, such as "accuracy", is refused then.
     """
 
     metric: str
-    mode: Mode = "min"
+    mode: Mode | None = None
     n: int = 1
     tie: Tie = "first"
 
     def __post_init__(self) -> None:
         _whole(self, self.n, "leave the policy out to keep no step for its metric")
+        if self.mode is None:
+            if more_is_better(self.metric):
+                raise RuleError(
+                    unsaid(self.metric),
+                    remedy=f'Say it: {spelled(self.metric)}, or mode="min" where less of it is better.',
+                )
+            object.__setattr__(self, "mode", "min")
         if self.mode not in ("min", "max") or self.tie not in ("first", "last"):
             raise RuleError(f"{self}: the mode is 'min' or 'max', the tie 'first' or 'last'")
 
@@ -95,6 +105,15 @@ class KeepBest(Policy):
     def kept(self, steps: Sequence[StepInfo], *, now: float) -> frozenset[int]:  # noqa: ARG002
         """Keep the best."""
         return frozenset(info.step for info in self.ranked(steps)[: self.n])
+
+
+def remembered(steps: Sequence[StepInfo]) -> KeepBest | None:
+    """Tell by what the manager of these steps knew the best, the last one that did."""
+    for info in sorted(steps, key=lambda info: info.step, reverse=True):
+        mode, _, metric = str(info.facts.get(BEST, "")).partition(" ")
+        if metric and mode in ("min", "max"):
+            return KeepBest(metric, "max" if mode == "max" else "min")
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +213,14 @@ def doomed(
     if best is not None:
         kept |= best.kept(steps, now=now)
     return tuple(sorted((info for info in steps if info.step not in kept), key=lambda info: info.step))
+
+
+def bests(policy: Policy) -> Iterator[KeepBest]:
+    """Give the policies by a metric in a policy."""
+    if isinstance(policy, KeepBest):
+        yield policy
+    for part in policy.policies if isinstance(policy, _Joined) else ():
+        yield from bests(part)
 
 
 def _whole(policy: Policy, n: object, why: str) -> None:

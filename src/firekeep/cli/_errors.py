@@ -19,8 +19,9 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 # The library speaks of its keyword arguments, the command line of its options.
 _TEXT = r"""r?'(?:[^'\\]|\\.)*'|r?"(?:[^"\\]|\\.)*\""""
 _FLAGS = r"\b(overwrite|allow_trailing|dequantize|digest|dry_run)=True\b"
-_NAMES = "top_level_key|max_shard_size|ties|dtype|include|exclude|layout|rename|like"
+_NAMES = "best|like_top_level_key|top_level_key|max_shard_size|ties|dtype|include|exclude|layout|rename|like"
 _VALUES = rf"\b({_NAMES})=({_TEXT}|\[(?:(?:{_TEXT})(?:, )?)+\]|\.\.\.)"
+_KEEP_BEST = rf"\bbest=KeepBest\(({_TEXT}), mode=\"(min|max)\"\)"
 _PHRASES = (
     (r"\b[Oo]pen it with --allow-trailing \(--allow-trailing\)", "Use --allow-trailing with inspect or convert"),
     (r"\binclude of load_file or convert", "--include of firekeep convert"),
@@ -35,6 +36,7 @@ _PHRASES = (
     (r"\blike=(?=[\s,.;)]|$)", "--like"),
     (r"\bkeep the layout they have(?=[.,;]|$)", "keep the layout they have by leaving out --layout"),
     (r"\bGive the model itself, whose layers say it", "From Python, give like= the model itself, whose layers say it"),
+    (r"\bor mode=\"min\" where", "or --mode min where"),
     (r"--match auto\b|\bmatch='auto'", "no --exact"),
     (r"\bmatch='exact'", "--exact"),
     (r"\b(allow_(?:missing|unused|mismatched)=True|strict=False|stage=True)", r"\1 of firekeep.load_into, from Python"),
@@ -112,6 +114,7 @@ def narrower(path: str) -> Iterator[None]:
 
 def for_command_line(text: str) -> str:
     """Turn keyword arguments in a remedy into options, values quoted for a shell."""
+    text = re.sub(_KEEP_BEST, r"best=\1 --mode \2", text)
     text = re.sub(_VALUES, _option, re.sub(_FLAGS, lambda found: _dashed(found[1]), text))
     for pattern, phrase in _PHRASES:
         text = re.sub(pattern, phrase, text)

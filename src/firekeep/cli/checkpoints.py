@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from firekeep.cli import _output, _reports
+from firekeep.cli._best import best_option, best_rule, mode_option
 from firekeep.cli._errors import NO, YES
 from firekeep.cli._options import as_json_option, examples
 from firekeep.errors import RuleError
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from firekeep.checkpoint import Catalog, KeepBest, PruneReport, StepInfo
 
 _DEFAULT = "valid_loss"
-"""The metric by which a manager tells the best step unless it is told another one."""
+"""The metric by which a manager tells the best step unless it is told another one; steps of other programs do not say theirs."""
 _METRICS = 4
 """Columns of metrics that are shown; `--json` gives all."""
+
+_WITHOUT = "no step has the metric that tells the best one: --best METRIC, and --mode max where more is better, name it"
 
 _SOUGHT = (
     "looked for: folders step-00000001, step-00000002 ... with a manifest.json, as CheckpointManager writes them; files model-1.bpk, "
@@ -39,10 +42,8 @@ _SOUGHT = (
     ),
 )
 @click.argument("directory", metavar="DIR")
-@click.option(
-    "--best", metavar="METRIC", help=f"The metric that tells the best step. Default: {_DEFAULT}, if there is one."
-)
-@click.option("--mode", type=click.Choice(("min", "max")), default="min", help="Whether less or more is better: min.")
+@best_option("The metric that tells the best step. Default: the one that the run was saved with.")
+@mode_option
 @click.option("--times", is_flag=True, help="Show when each step was saved.")
 @click.option("--prune", is_flag=True, help="Delete all steps but the last ones and the best one.")
 @click.option(
@@ -57,7 +58,7 @@ def command(
     *,
     directory: str,
     best: str | None,
-    mode: str,
+    mode: str | None,
     times: bool,
     prune: bool,
     keep_last: int | None,
@@ -78,7 +79,7 @@ def command(
     if not folder.is_dir():
         raise NotADirectoryError(20, "it is a file, and steps lie in a directory", directory)
     catalog = checkpoint.scan_steps(folder)
-    rule = _rule(catalog, best, mode, needed=prune)
+    rule = _rule(catalog, best_rule(best, mode), needed=prune)
     report = None
     if prune:
         keep = checkpoint.KeepLast(2 if keep_last is None else keep_last)
@@ -91,16 +92,18 @@ def command(
     return YES if catalog.steps else NO
 
 
-def _rule(catalog: Catalog, best: str | None, mode: str, *, needed: bool) -> KeepBest | None:
-    """Say how the best step is told; None where no step has a metric."""
+def _rule(catalog: Catalog, asked: KeepBest | None, *, needed: bool) -> KeepBest | None:
+    """Say how the best step is told; None where no step has the metric that tells it."""
     from firekeep import checkpoint
 
     known = _metrics(catalog)
-    if best is not None and known and best not in known:
-        raise RuleError(f"no step has the metric {quote(best)}: there are {some(known)}", path=catalog.directory)
-    metric = best or _DEFAULT
-    if metric in known:
-        return checkpoint.KeepBest(metric, "max" if mode == "max" else "min")
+    if asked is not None and known and asked.metric not in known:
+        raise RuleError(
+            f"no step has the metric {quote(asked.metric)}: there are {some(known)}", path=catalog.directory
+        )
+    rule = asked or checkpoint.remembered(catalog.steps) or checkpoint.KeepBest(_DEFAULT)
+    if rule.metric in known:
+        return rule
     if known and needed:
         raise RuleError(
             f"the steps have the metrics {some(known)}, and which of them tells the best is not known",
@@ -126,7 +129,8 @@ def _told(catalog: Catalog, rule: KeepBest | None, report: PruneReport | None, *
     if catalog.steps:
         yield ""
         yield from _table(catalog, rule, times=times)
-    remarks = [f"incomplete: {step.name}: {step.reason}" for step in catalog.incomplete]
+    remarks = [_WITHOUT] if rule is None and _metrics(catalog) else []
+    remarks += [f"incomplete: {step.name}: {step.reason}" for step in catalog.incomplete]
     remarks += [_left(name) for name in catalog.scratch]
     remarks += [] if catalog.steps else _hints(catalog)
     if remarks:

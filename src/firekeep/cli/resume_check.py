@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from firekeep.cli import _output, _reports
+from firekeep.cli._best import best_option, best_rule, mode_option
 from firekeep.cli._errors import NO, YES, for_command_line
 from firekeep.cli._options import as_json_option, examples
 
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     help="What it would be restored into: a directory of steps, one step of it, or a file of the model.",
 )
 @click.option("--step", default="latest", metavar="N", help="A number, 'latest' or 'best'. Default: latest.")
-@click.option("--best", metavar="METRIC", default="valid_loss", help="The metric of --step best. Default: valid_loss.")
-@click.option("--mode", type=click.Choice(("min", "max")), default="min", help="Whether less or more is better: min.")
+@best_option("The metric of --step best. Default: the one that the run was saved with.")
+@mode_option
 @as_json_option
-def command(*, directory: str, like: str, step: str, best: str, mode: str, as_json: bool) -> int:
+def command(*, directory: str, like: str, step: str, best: str | None, mode: str | None, as_json: bool) -> int:
     """Say whether a step of DIR would be restored exactly into a run like PLACE, part by part, and what would start fresh.
 
     Nothing is changed, and no framework is needed: names, ids, shapes, classes and settings are compared. Of a file of a model it is
@@ -48,7 +49,7 @@ def command(*, directory: str, like: str, step: str, best: str, mode: str, as_js
         directory,
         like,
         step=_step(step),
-        best=checkpoint.KeepBest(best, "max" if mode == "max" else "min"),
+        best=best_rule(best, mode),
     )
     if as_json:
         _output.write_json(report.to_dict())

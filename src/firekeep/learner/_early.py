@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from firekeep.checkpoint._metric import more_is_better, unsaid
 from firekeep.errors import RuleError
 
 
@@ -14,15 +15,23 @@ from firekeep.errors import RuleError
 class EarlyStopping:
     """End the run after `patience` epochs in a row in which the metric was not better than its best by more than `min_delta`.
 
-    NaN is never better. The counters are in every checkpoint, so a run that is resumed ends in the same epoch.
+    NaN is never better. Without a `mode` less is better; a name that plainly says the opposite, such as "accuracy", is refused then.
+    The counters are in every checkpoint, so a run that is resumed ends in the same epoch.
     """
 
     metric: str = "valid_loss"
     patience: int = 3
-    mode: Literal["min", "max"] = "min"
+    mode: Literal["min", "max"] | None = None
     min_delta: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.mode is None:
+            if more_is_better(self.metric):
+                remedy = (
+                    f'Say it: EarlyStopping({self.metric!r}, mode="max"), or mode="min" where less of it is better.'
+                )
+                raise RuleError(unsaid(self.metric), remedy=remedy)
+            object.__setattr__(self, "mode", "min")
         if self.mode not in ("min", "max"):
             raise RuleError(f"mode={self.mode!r}: 'min' or 'max'")
         if self.patience < 1:
