@@ -41,7 +41,7 @@ GUIDES = tuple(
     for name in (
         *("load-into-my-model", "convert-for-burn", "why-was-my-load-refused"),
         *("resume-exactly", "move-from-torch-save", "continue-in-burn"),
-        *("from-torch-to-jax", "checkpoints-in-jax", "native-modules"),
+        *("from-torch-to-jax", "checkpoints-in-jax", "native-modules", "in-your-trainer"),
     )
 )
 

@@ -149,6 +149,8 @@ def _remedy_for_source(source: Any, call: str) -> str | None:
         return _ONE_FILE
     if not _holds_tensors(source):
         return None
+    if call == "preview":
+        return "With objects at hand: firekeep.load_into(obj, path, dry_run=True), or firekeep.apply(obj, other, dry_run=True)."
     if call == "convert":
         return "firekeep.save(obj, path) writes the tensors of an object, and takes layout=, like=, rename= and dtype= as convert does."
     return (

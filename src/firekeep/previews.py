@@ -7,20 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from firekeep.formats import OpenOptions
-from firekeep.jobs import load_job
+from firekeep.jobs import load_job, require_source
 from firekeep.limits import DEFAULT_LIMITS, Limits
 from firekeep.models import apply
-from firekeep.opened import OpenedFile, Readable, is_readable, no_file, open_file
+from firekeep.opened import OpenedFile, Readable, open_file
 
 if TYPE_CHECKING:
     from firekeep.report import ConstantDifference, LoadReport
     from firekeep.rules import KeyRemapper, Rule
     from firekeep.rules.filter import Wanted
     from firekeep.rules.surgery import Surgery
-
-_OBJECTS = (
-    "With objects at hand: firekeep.load_into(obj, path, dry_run=True), or firekeep.apply(obj, other, dry_run=True)."
-)
 
 
 def compare_constants(
@@ -44,7 +40,7 @@ def compare_constants(
 
 def preview(
     source: Readable,
-    like: Readable,
+    like: Readable | OpenedFile,
     *,
     strict: bool = True,
     match: Literal["auto", "exact"] = "auto",
@@ -54,11 +50,13 @@ def preview(
     exclude: Wanted | Iterable[Wanted] = (),
     layout: str | None = None,
     top_level_key: str | None = None,
+    like_top_level_key: str | None = None,
     allow_unused: bool | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> LoadReport:
     r"""Say how the tensors of a file would go into a model with the names and shapes of another file; nothing is read or changed.
 
+    Of a PyTorch checkpoint the part is taken that is a model, unless `top_level_key`, or `like_top_level_key` for the other file, says.
     The report is that of a dry run, refused or not: `report.ok` says which. For a model at hand, `load_into(..., dry_run=True)` says it.
 
     Example:
@@ -83,10 +81,10 @@ def preview(
         stage=False,
         dry_run=True,
     )
-    for given in (source, like):
-        if not is_readable(given) and not isinstance(given, OpenedFile):
-            raise no_file(given, remedy=_OBJECTS)
-    options = OpenOptions(limits=limits)
+    source = require_source(source, call="preview")
+    if not isinstance(like, OpenedFile):
+        like = require_source(like, call="preview")
+    options = OpenOptions(limits=limits, top_level_key=like_top_level_key)
     with supply_of_file(source, OpenOptions(limits=limits, top_level_key=top_level_key)) as supply:
         outline, name = outline_of_file(like, options, supply, job)
         return applying.preview(outline, supply, job, target=name)
@@ -108,6 +106,7 @@ def renamed_keys(
     from firekeep.rules import KeyRemapper
     from firekeep.supply import supply_of_file
 
+    source = require_source(source, call="renamed_keys")
     with supply_of_file(source, OpenOptions(limits=limits, top_level_key=top_level_key)) as supply:
         return dict(KeyRemapper.of(rename).rename(supply.entries).names)
 
@@ -137,5 +136,5 @@ def saved_metadata(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> dict
     Example:
         >>> assert firekeep.saved_metadata("model.bpk")["epoch"] == "3"  # doctest: +SKIP
     """
-    with open_file(source, OpenOptions(limits=limits)) as opened:
+    with open_file(require_source(source, call="saved_metadata"), OpenOptions(limits=limits)) as opened:
         return dict(opened.metadata)

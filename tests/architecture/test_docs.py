@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -39,6 +40,10 @@ def needs(page: Path) -> None:
     if re.search(r"^import jax", text, flags=re.MULTILINE):
         for name in ("jax", "flax", "equinox", "optax"):
             pytest.importorskip(name)
+    for name in ("lightning", "transformers", "keras"):
+        # Not imported: Keras takes its backend as it is, and the page's process says which.
+        if re.search(rf"^(?:import|from) {name}\b", text, flags=re.MULTILINE) and find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
     if re.search(r"^(?:import gguf|writer = gguf)", text, flags=re.MULTILINE):
         pytest.importorskip("gguf")
 

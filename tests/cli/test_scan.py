@@ -65,7 +65,7 @@ def test_unknown_names_pass_unless_strict(fk: Run, tmp_path: Path):
 def test_a_file_without_pickles_is_safe(fk: Run, cases: Path):
     done = fk("scan", cases / "burn" / "burn_mnist.safetensors")
     assert done.code == 0
-    assert "safe, no pickle in it" in done.out
+    assert "nothing to scan, no pickle in it" in done.out
 
 
 def test_many_files_give_the_worst_code_and_go_on_after_errors(fk: Run, cases: Path, tmp_path: Path):

@@ -16,6 +16,14 @@ def remedies(model, file, **options):
     return find_remedies(made, wants(model), offers(file), options=chosen)
 
 
+def made_wants(shapes):
+    return [want(name, shape) for name, shape in shapes.items()]
+
+
+def made_offers(shapes):
+    return [offer(name, shape) for name, shape in shapes.items()]
+
+
 def follow(remedy, model, file):
     """Do what the remedy says, both ways it is spelled."""
     rules = eval(remedy.python.removeprefix("rename="))
@@ -99,3 +107,39 @@ def test_slashes_become_dots(model, file, rules):
 def test_slashes_that_would_change_nothing_or_that_the_model_has_too_are_left():
     assert remedies(["conv.weight"], ["head/weight"]) == ()
     assert not any("/=>" in one.python for one in remedies(["x/a.w", "x/b.w"], ["y/a.w", "y/b.w"]))
+
+
+def test_a_single_vector_of_another_name_in_its_part():
+    model = {"fc.weight": (3, 4), "norm.weight": (3,)}
+    file = {"fc.weight": (3, 4), "norm.scale": (3,)}
+    made = plan(made_wants(model), made_offers(file))
+    (remedy,) = find_remedies(made, made_wants(model), made_offers(file))
+    assert (remedy.python, remedy.gain) == (r'rename=[r"\.scale$=>.weight"]', 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "file"),
+    [
+        ({"norm.weight": (3, 3)}, {"norm.scale": (3, 3)}),  # a matrix may have to be turned round
+        ({"norm.weight": (3,)}, {"norm.scale": (4,)}),
+        ({"norm.weight": (3,)}, {"other.scale": (3,)}),
+        ({"norm.weight": (3,)}, {"norm.scale": (3,), "norm.offset": (3,)}),  # nothing tells which
+        ({"norm.a": (3,), "norm.b": (3,)}, {"norm.c": (3,), "norm.d": (3,)}),
+        ({"norm.weight": (3,), "more": (2,)}, {"norm.scale": (3,)}),  # not all that is wrong
+    ],
+)
+def test_single_vectors_that_nothing_tells(model, file):
+    model, file = {"fc.weight": (3, 4), **model}, {"fc.weight": (3, 4), **file}
+    made = plan(made_wants(model), made_offers(file))
+    assert find_remedies(made, made_wants(model), made_offers(file)) == ()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine"), [(("gamma", "beta"), ("weight", "bias")), (("weight", "bias"), ("gamma", "beta"))]
+)
+def test_scale_and_shift_of_norms_by_their_other_names(theirs, mine):
+    model, file = ({"fc.kernel": (3, 4), **{f"norm.{name}": (3,) for name in side}} for side in (mine, theirs))
+    made = plan(made_wants(model), made_offers(file))
+    (remedy,) = find_remedies(made, made_wants(model), made_offers(file))
+    rules = ", ".join(rf'r"\.{old}$=>.{new}"' for old, new in zip(theirs, mine, strict=True))
+    assert (remedy.python, remedy.gain) == (f"rename=[{rules}]", 2)

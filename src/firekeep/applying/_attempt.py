@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from firekeep.applying._idle import tell_idle_rules
 from firekeep.applying._job import LoadJob
+from firekeep.applying._norms import Norms, norms_of
 from firekeep.applying._sample import sample
 from firekeep.applying._turning import doubt_squares, turn_as_told, turn_ties
 from firekeep.applying._unsaid import told_elsewhere, untold_kernels
@@ -50,6 +51,8 @@ class Offered:
     """All linear weights of Burn's layout lie as [in, out], those that did not having been turned round."""
     unturned: frozenset[str] | None = None
     """The supply's own names of matrices that lie as PyTorch had them in Burn's layout; None where nobody says."""
+    complete: bool = False
+    """The layers are all there are of known kinds: those of a model."""
     idle: tuple[str, ...] = ()
     """What is to be told of rename rules that met no name."""
 
@@ -76,6 +79,7 @@ def offer(supply: Supply, job: LoadJob) -> Offered:
             sources=dict(zip(names, names, strict=True)),
             submodules=supply.submodules,
             layers=(*supply.layers, *supply.told),
+            complete=supply.live and bool(supply.layers),
             in_rows=in_rows,
         )
     renaming = job.remapper.rename(offered)
@@ -90,6 +94,7 @@ def offer(supply: Supply, job: LoadJob) -> Offered:
         sources=sources,
         submodules=submodules,
         layers=tuple(moved((*supply.layers, *supply.told), renaming.names)),
+        complete=supply.live and bool(supply.layers),
         in_rows=in_rows,
         unturned=supply.unturned,
         idle=tuple(tell_idle_rules(renaming, side="source" if supply.live else "file")),
@@ -140,7 +145,11 @@ def _pair(
     options = MatchOptions(
         match=job.match, modules=wanted.modules, keyed=wanted.keyed, submodules=offered.submodules, sources=sources
     )
-    return wanted, options, plan(wanted.wants, offered.entries, options=options, spell=wanted.spell)
+
+    def norms_in(convention: Convention) -> Norms:
+        return norms_of(offered.entries, layers, convention, complete=offered.complete)
+
+    return wanted, options, plan(wanted.wants, offered.entries, options=options, spell=lambda: wanted.spell(norms_in))
 
 
 def _overlook(found: Plan, wanted: Wanted, counters: frozenset[str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
@@ -322,6 +331,7 @@ def other_layout(outline: Outline, chosen: set[str], offered: Offered, tried: At
         return None  # pieces of a tensor that was cut the other way may have the very shapes, and other numbers
     now, best = tried.wanted.layout or own, None
     few, skeletons = sample(outline), skeletons_of(offered.entries)
+    offered = replace(offered, complete=True)  # what norms are called in a layout does not speak for it
     for name in CONVENTIONS:
         if name == now:
             continue

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from firekeep.applying._norms import Norms
 from firekeep.blobs import Blob
 from firekeep.entry import TensorEntry
 from firekeep.matching import Want
@@ -45,16 +46,25 @@ class Wanted:
             unholdable={name: why for name, why in self.unholdable.items() if name in chosen},
         )
 
-    def spell(self) -> None:
-        """Add to each want the other names under which it may be found."""
+    def spell(self, norms_in: Callable[[Convention], Norms] | None = None) -> None:
+        """Add to each want the other names under which it may be found; `norms_in` gives the source's norms, as a layout has them."""
         layers = {layer.path: layer for layer in self.layers}
         variants = frozenset(variants_of(self.outline))
-        convention = self.layout or self.outline.convention
+        own, convention = self.outline.convention, self.layout or self.outline.convention
         for want in self.wants:
             if convention is not None:
                 want.spellings = _spellings(want.name, layers, convention)
             if variants:
                 want.short = without_variants(want.name, variants)
+        if norms_in is not None and own is not None and convention not in (None, own) and not self.outline.bare:
+            self._spell_norms(norms_in(convention), own)
+
+    def _spell_norms(self, norms: Norms, own: Convention) -> None:
+        """Do the same for vectors of classes that nobody knows, which may be norms."""
+        slots = {slot.path: slot for slot in self.outline}
+        for want in self.wants:
+            if not want.spellings and len(want.slots) == 1:
+                want.spellings = tuple(norms.spellings(want.name, slots[want.slots[0]], own))
 
     def settle(self, entries: Sequence[TensorEntry]) -> Translation:
         """Give tensors of the file, called as they are wanted, the names and forms of the model's slots."""

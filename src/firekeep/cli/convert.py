@@ -34,7 +34,7 @@ class _Pair(click.ParamType[tuple[str, str]]):
         r"firekeep convert a.pt b.safetensors --rename '^module\.=>' --dtype bf16",
         "firekeep convert whole-model.pt model.bpk --layout burn",
         "firekeep convert model.gguf model.safetensors --dequantize --dtype bf16",
-        "firekeep convert big.pt out/model.safetensors --max-shard-size 5GB",
+        "firekeep convert big.pt out --max-shard-size 5GB",
     ),
 )
 @click.argument("src")
@@ -62,7 +62,11 @@ class _Pair(click.ParamType[tuple[str, str]]):
 )
 @click.option("--metadata", multiple=True, type=_Pair(), metavar="KEY=VALUE", help="Add metadata. Repeatable.")
 @click.option("--digest", is_flag=True, help="Record a checksum of every tensor in the metadata, for verify.")
-@click.option("--max-shard-size", metavar="SIZE", help="Split safetensors into files of at most SIZE (5GB).")
+@click.option(
+    "--max-shard-size",
+    metavar="SIZE",
+    help="Split safetensors into files of at most SIZE (5GB); DST may be their folder, which is made.",
+)
 @click.option(
     "--ties",
     type=click.Choice(("keep", "expand")),

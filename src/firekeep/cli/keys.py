@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,9 +96,10 @@ def _told(file: str, part: str | None, layers: Mapping[str, str], renaming: Rena
     yield from _rules(renaming)
     if renaming.names:
         yield ""
-    column = max((_output.width(_output.escape(old)) for old, new in renaming.names.items() if old != new), default=0)
-    for old, new in renaming.names.items():
-        yield _line(_output.escape(old) or '""', _output.escape(new) or '""', column)
+    shown = [(_output.escape(old) or '""', _output.escape(new) or '""') for old, new in renaming.names.items()]
+    column = _column([(_output.width(old), _output.width(new)) for old, new in shown if old != new])
+    for old, new in shown:
+        yield _line(old, new, column)
 
 
 def _rules(renaming: Renaming) -> Iterator[str]:
@@ -112,14 +114,29 @@ def _rules(renaming: Renaming) -> Iterator[str]:
         yield from (f"    {_output.shown(renaming.names[old])}" for old in renaming.holed)
 
 
+def _column(widths: Sequence[tuple[int, int]]) -> int:
+    """Give the width of the first column with which most pairs of names stand on one line, of several the least."""
+    room = WIDTH - 2 - len(_ARROW)
+    changes: Counter[int] = Counter()
+    for old, new in widths:
+        if old + new <= room:  # from a column of `old` on, up to one that leaves too little for `new`
+            changes[old] += 1
+            changes[room - new + 1] -= 1
+    best, most, pairs = 0, 0, 0
+    for column in sorted(changes):
+        pairs += changes[column]
+        if pairs > most:
+            best, most = column, pairs
+    return best
+
+
 def _line(old: str, new: str, column: int) -> str:
-    """Give one name, or two with an arrow, which stand below one another where a terminal has no room for both."""
+    """Give one name, or two with an arrow, which stand below one another where there is no room for both beside the others."""
     if old == new:
         return f"  {old}"
-    if 2 + column + len(_ARROW) + _output.width(new) <= WIDTH:
+    if _output.width(old) <= column and 2 + column + len(_ARROW) + _output.width(new) <= WIDTH:
         return f"  {_output.pad(old, column)}{_ARROW}{new}"
-    whole = f"  {old}{_ARROW}{new}"
-    return whole if _output.width(whole) <= WIDTH else f"  {old}\n  {_ARROW}{new}"
+    return f"  {old}\n  {_ARROW}{new}"
 
 
 def _document(file: str, part: str | None, layers: Mapping[str, str], renaming: Renaming) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from firekeep.cli._options import LAYOUTS, as_json_option, examples, rename_opti
     metavar="PATH",
     help="PyTorch: take what lies under this dotted path. Default: the part that is a model; '' takes all.",
 )
+@click.option("--like-top-level-key", metavar="PATH", help="The same of FILE2.")
 @as_json_option
 def command(
     *,
@@ -55,6 +56,7 @@ def command(
     exact: bool,
     allow_unused: bool,
     top_level_key: str | None,
+    like_top_level_key: str | None,
     as_json: bool,
 ) -> int:
     """Say how the tensors of FILE would go into a model that has the names and shapes of FILE2. No tensor is read or written.
@@ -76,6 +78,7 @@ def command(
             exclude=exclude,
             layout=layout,
             top_level_key=top_level_key,
+            like_top_level_key=like_top_level_key,
             allow_unused=allow_unused or None,
         )
     if as_json:

@@ -29,9 +29,10 @@ _SOME = 20
 def command(*, files: tuple[str, ...], strict: bool, everything: bool, as_json: bool) -> int:
     """Say what the pickles in each FILE would import and call, without importing or calling it.
 
-    Looks into every pickle of an archive, also hidden and damaged ones. Exit code 0 when no name is known to run
-    code and every pickle is whole, 1 otherwise; with --strict, 0 only when every name is known to be harmless. firekeep itself
-    never runs any of it: scan before you load a file elsewhere.
+    Looks into every pickle of an archive, also hidden and damaged ones, and into all files of a folder. Exit code 0 when no name is
+    known to run code and every pickle is whole, 1 otherwise; with --strict, 0 only when every name is known to be harmless. Where
+    there is no pickle at all (text, an empty file or folder, safetensors) that is said ("scanned" in JSON), and the exit code is 0.
+    firekeep itself never runs any of it: scan before you load a file elsewhere.
     """
     from firekeep import api
 
@@ -61,7 +62,7 @@ def _verdict(report: ScanReport) -> str:
     if report.dangerous:
         return f"DANGEROUS, {count(len(report.dangerous), 'name')} that can run code {where}"
     if report.pickles == 0 and report.safe:
-        return "safe, no pickle in it"
+        return "nothing to scan, no pickle in it"
     if report.safe:
         return f"safe, {count(len(report.globals), 'name')}, all harmless {where}"
     unknown = sum(found.verdict != "safe" for found in report.globals)

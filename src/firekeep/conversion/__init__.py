@@ -74,12 +74,19 @@ def convert(src: Readable, dst: str | os.PathLike[str], options: OpenOptions, jo
             job = _check(plan, options, job)
             _rework(plan, job)
         except FirekeepError as error:
-            raise error.at(path=opened.path)  # noqa: B904 - the same error, with its place
+            raise _placed(error, opened.path)  # noqa: B904 - the same error, with its place
         try:
             written = write_one(plan, Path(dst), job) if target is None else write_several(plan, target, job)
         except FirekeepError as error:
             raise error.at(path=dst)  # noqa: B904 - the same error, with its place
         return _report(plan, opened, written, job)
+
+
+def _placed(error: FirekeepError, path: str | None) -> FirekeepError:
+    """Give an error its file, which is not named twice where it is its own like=."""
+    if path is not None and error.message.startswith(f"{path} "):
+        error.message = f"the file itself, given as like=, {error.message[len(path) + 1 :]}"
+    return error.at(path=path)
 
 
 def _destination(dst: str | os.PathLike[str], job: Job) -> tuple[Format, Target | None]:

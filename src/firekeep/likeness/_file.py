@@ -16,29 +16,49 @@ from firekeep.layouts import BURNS, CONVENTIONS, layout_of
 from firekeep.likeness._joined import CUT, WHOLE, joined, parts
 from firekeep.likeness._likeness import Likeness, flax_of, other_names, without_collections_of
 from firekeep.matching import Plan, Want, plan
-from firekeep.opened import OpenedFile, open_file
+from firekeep.opened import OpenedFile, narrow, open_file
+from firekeep.parts import take_part
 from firekeep.rules.layout import layers_from_flax, layers_from_like, moved, parts_of, translate_layers
 from firekeep.slots import Convention, Layer, Outline, Slot
 from firekeep.supply import Supply
 from firekeep.views import ghost
-from firekeep.wording import some
+from firekeep.wording import quote, some
 
 
 def of_file(like: Any, options: OpenOptions) -> Likeness:
     """Describe the names and shapes of a file, open or not, and what it tells of its layers."""
     with contextlib.nullcontext(like) if isinstance(like, OpenedFile) else open_file(like, options) as opened:
-        layout = layout_of(opened.format, opened.metadata, content=opened.container.layout).name
-        return Likeness(
-            what=str(opened.path or "the file"),
-            entries=tuple(
-                ghost(name, entry.dtype, entry.shape)
-                for name, entry in opened.filled().items()
-                if entry.dtype is not None and entry.problem is None
-            ),
-            layout=next((known for known in CONVENTIONS if known == layout), None),
-            layers=opened.container.layers,
-            modules=opened.container.submodules,
-        )
+        return _of_opened(opened, str(opened.path or "the file"))
+
+
+def of_model_in_file(like: Any, options: OpenOptions) -> Likeness:
+    """Do the same for the part of a file that is a model, as a load takes it; raises `RuleError` where there are several."""
+    key = options.top_level_key
+    given = replace(options, top_level_key=key or None)
+    with contextlib.nullcontext(like) if isinstance(like, OpenedFile) else open_file(like, given) as opened:
+        held = narrow(opened, given) if key and isinstance(like, OpenedFile) else opened
+        try:
+            part = take_part(held, given, key)
+        except RuleError as error:
+            error.remedy = (error.remedy or "").replace("top_level_key=", "like_top_level_key=") or None
+            raise error.at(path=opened.path)  # noqa: B904 - the same error, with its place
+        name = str(opened.path or "the file")
+        return _of_opened(part.opened, f"{name}, the part {quote(part.key)}" if part.key else name)
+
+
+def _of_opened(opened: OpenedFile, what: str) -> Likeness:
+    layout = layout_of(opened.format, opened.metadata, content=opened.container.layout).name
+    return Likeness(
+        what=what,
+        entries=tuple(
+            ghost(name, entry.dtype, entry.shape)
+            for name, entry in opened.filled().items()
+            if entry.dtype is not None and entry.problem is None
+        ),
+        layout=next((known for known in CONVENTIONS if known == layout), None),
+        layers=opened.container.layers,
+        modules=opened.container.submodules,
+    )
 
 
 def outline_of_file(
@@ -52,7 +72,7 @@ def outline_of_file(
     Where the file and the supply lie in two layouts, their layers are those that either tells, and for the rest what the shapes of
     tensors that would be paired tell. Raises `RuleError` for square ones, of which nothing tells.
     """
-    like = of_file(source, options)
+    like = of_model_in_file(source, options)
     own = like.layout
     said = None if supply.layout is None else supply.layout.name
     read = job.layout or next((known for known in CONVENTIONS if known == said), None)

@@ -12,7 +12,7 @@ from firekeep.errors import RuleError
 from firekeep.folding import is_number
 from firekeep.matching._order import exchanges_alike
 from firekeep.matching._plan import plan
-from firekeep.matching._rewrites import find_rewrites
+from firekeep.matching._rewrites import find_lone_rewrites, find_rewrites
 from firekeep.matching._whole_lists import find_fitting_lists, find_whole_lists
 from firekeep.matching._words import MatchOptions, Plan, Want
 from firekeep.rules import KeyRemapper
@@ -25,6 +25,9 @@ _REWRITES = 12
 """Renames within names that are tried, likewise."""
 
 _SLASHES = "/=>."
+
+_NORMS = (("gamma", "beta"), ("weight", "bias"))
+"""What the scale and the shift of a norm are called, in turn."""
 
 _HEADS = 4
 """Beginnings that are remembered for one end of a name."""
@@ -71,6 +74,7 @@ def find_remedies(
     )
     if sum(remedy.gain for remedy in found) < min(len(made.missing), len(made.unused)):
         found = sorted((*found, *_rewriting(made, wants, offers, options)), key=lambda remedy: -remedy.gain)[:1]
+    found = found or list(_rewriting_few(made, wants, offers, options))
     if renamed:
         found = [_after_renames(remedy) for remedy in found]
     return tuple(sorted(found, key=lambda remedy: -remedy.gain))
@@ -182,6 +186,35 @@ def _rewriting(
         reason = f"{old!r} of the file is {new!r} of the model, and others likewise"
         python = f"rename=[{', '.join(map(_python, rules))}]"
         yield Remedy(reason=_gain(gain, reason), python=python, cli=" ".join(map(_shell, rules)), gain=gain)
+
+
+def _rewriting_few(
+    made: Plan, wants: Sequence[Want], offers: Sequence[TensorEntry], options: MatchOptions
+) -> Iterator[Remedy]:
+    """Rename single vectors within their parts where nothing else is wrong, and nothing is left over then."""
+    gain = len(made.missing)
+    if gain != len(made.unused) or len(made.pairs) + gain != len(wants):
+        return
+    for rules in (find_lone_rewrites(made.missing, made.unused), *_of_norms(made)):
+        found = _followed(rules, wants, offers, options) if rules else None
+        if found is not None and len(found.pairs) == len(wants) and not (found.unused or found.ambiguities):
+            break
+    else:
+        return
+    old = made.unused[0].name
+    new = (_renamed([made.unused[0]], rules) or {})[old]
+    python = f"rename=[{', '.join(map(_python, rules))}]"
+    reason = f"{old!r} of the file is {new!r} of the model by its place and shape{', and others likewise' if gain > 1 else ''}"
+    yield Remedy(reason=_gain(gain, reason), python=python, cli=" ".join(map(_shell, rules)), gain=gain)
+
+
+def _of_norms(made: Plan) -> Iterator[list[str]]:
+    """Give rules for what norms call their two tensors, from the names of the file to those of the model."""
+    if any(len(shape) != 1 for shape in (*(want.shape for want in made.missing), *(one.shape for one in made.unused))):
+        return
+    ends = {offer.name.rpartition(".")[2] for offer in made.unused}
+    for theirs, mine in ((_NORMS[0], _NORMS[1]), (_NORMS[1], _NORMS[0])):
+        yield [rf"\.{old}$=>.{new}" for old, new in zip(theirs, mine, strict=True) if old in ends]
 
 
 def _renamed(offers: Sequence[TensorEntry], rules: Sequence[str]) -> Mapping[str, str] | None:

@@ -70,6 +70,17 @@ def find_rewrites(missing: Iterable[Want], unused: Iterable[TensorEntry]) -> lis
     return [rule for rule in rules if rule.count("=>") == 1]
 
 
+def find_lone_rewrites(missing: Iterable[Want], unused: Iterable[TensorEntry]) -> list[str]:
+    """Give such rules for vectors that go by another name in the same part (norm.scale, wanted as norm.weight), be there one of a kind."""
+    rules = []
+    wanted, offered = ([one for one in side if len(one.shape) == 1] for side in (list(missing), list(unused)))
+    for change, _ in _changes(_kinds(wanted), _kinds(offered)):
+        if change.before and not change.after and len(change.theirs) == len(change.mine) == 1:
+            pattern, replacement = _rule(change)[0]
+            rules.append(f"{pattern}=>{replacement}")
+    return [rule for rule in dict.fromkeys(rules) if rule.count("=>") == 1]
+
+
 def _kinds(side: Iterable[Want | TensorEntry]) -> list[_Kind]:
     kinds: dict[Segments, _Kind] = {}
     for one in side:

@@ -68,10 +68,11 @@ def parse_size(size: int | str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a set goes: a folder, and the stem of its files' names."""
+    """Where a set goes: a folder, and the stem of its files' names. A folder that is its `own` is made where there is none."""
 
     folder: Path
     stem: str
+    own: bool = False
 
     @classmethod
     def of(cls, dst: str | os.PathLike[str], row: Format) -> Target:
@@ -79,7 +80,7 @@ class Target:
         path = Path(dst)
         if path.suffix.lower() in row.suffixes and not path.is_dir():
             return cls(path.parent, path.stem)
-        return cls(path, "model")
+        return cls(path, "model", own=True)
 
 
 def destination(
@@ -114,7 +115,7 @@ def write_several(contents: Contents, row: Format, target: Target, job: SetJob) 
         alone = [single] if not is_source else []
         refuse_existing([target.folder / name for name in shards.files] + [place.index] + alone)
     if not target.folder.is_dir():
-        require_folder(target.folder.parent)
+        require_folder(target.folder.parent if target.own else target.folder)
     names, removed = list(shards.files), tuple[str, ...]()
     prepared = {
         name: prepare(part, row, digest=job.digest, limits=job.limits, empty_metadata=job.empty_metadata)

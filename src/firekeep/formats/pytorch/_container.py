@@ -98,6 +98,13 @@ def _notes(found: Found, rebuilder: Rebuilder, flattener: Flattener) -> Iterator
         yield "1 tensor is an attribute of another tensor, and not listed"
     elif attributes:
         yield f"{attributes} tensors are attributes of other tensors, and not listed"
+    if arrays := flattener.arrays:
+        shown = _listing([repr(name) for name in arrays])
+        if len(arrays) == 1:
+            yield f"a NumPy array is no tensor, and not listed: {shown} (values() gives it, and inspect --values shows it)"
+        else:
+            told = f"{len(arrays):,} NumPy arrays are no tensors, and not listed: {shown}"
+            yield f"{told} (values() gives them, and inspect --values shows them)"
     yield from _waste(rebuilder)
 
 

@@ -23,6 +23,7 @@ from firekeep.formats.pytorch._modules import (
     state_parts,
     without_compile,
 )
+from firekeep.formats.pytorch._numpy import is_array
 from firekeep.formats.pytorch._rebuild import Rebuilder
 from firekeep.formats.pytorch._tensors import RawTensor, Tensor
 from firekeep.limits import Limits
@@ -50,8 +51,8 @@ class Flattener:
 
     `state_metadata` is what state dicts say of their modules (`_metadata`), by the module's path. `modules` are those of whole models
     by path, each before the ones inside it. `hidden` counts tensors that are plain attributes of a module, which `state_dict()`
-    leaves out too, `compiled` the models of `torch.compile`, whose names are those of the models inside, `visited` the values met and
-    `spelled` the bytes of their names, as the limits count them.
+    leaves out too, `arrays` are the names of NumPy arrays, `compiled` counts the models of `torch.compile`, whose names are those of the
+    models inside, `visited` the values met and `spelled` the bytes of their names, as the limits count them.
     """
 
     def __init__(self, rebuilder: Rebuilder, limits: Limits, classes: ScriptClasses | None = None) -> None:
@@ -61,6 +62,7 @@ class Flattener:
         self.modules: dict[str, Call] = {}
         self.hidden = 0
         self.compiled = 0
+        self.arrays: list[str] = []
         self._rebuilder = rebuilder
         self._limits = limits
         self._classes = classes
@@ -142,6 +144,8 @@ class Flattener:
         except FirekeepError as error:
             raise error.at(tensor=name)  # noqa: B904 - the same error, with its place
         if tensor is None:
+            if mode == _PLAIN and kind is Call and is_array(value):
+                self.arrays.append(name)
             return kind is not Call
         self._list(value, name, tensor, mode)
         return True

@@ -11,9 +11,11 @@ from firekeep.formats._protocol import OpenOptions
 from firekeep.formats.pytorch._report import ScanGlobal, ScanReport, ordered
 from firekeep.formats.pytorch._scan import Search, scan
 from firekeep.garbage import collector_paused
-from firekeep.sources import FileSource
+from firekeep.sources import FileSource, Source
 
 _MOST_FILES = 10_000
+_SUFFIXES = frozenset(".pt .pth .bin .ckpt .pkl .pickle .pck .joblib .npy .npz .pt2 .ptl .mar .nemo".split())  # noqa: SIM905
+"""Of files that are pickles, or archives of some: where they look like one and are damaged, that is told."""
 
 
 def scan_folder(place: Path, options: OpenOptions) -> ScanReport:
@@ -54,7 +56,7 @@ def scan_set(index: Path, files: Sequence[Path], options: OpenOptions) -> ScanRe
                 search.damaged.append(f"{file.name!r} was not scanned: {error.strerror or error}")
                 continue
             try:
-                search.any(source, file.name, 0, expected=True)
+                search.any(source, file.name, 0, expected=file.suffix.lower() != ".safetensors")
             finally:
                 source.close()
     return search.report(str(index))
@@ -63,9 +65,15 @@ def scan_set(index: Path, files: Sequence[Path], options: OpenOptions) -> ScanRe
 def _scan_one(path: Path, options: OpenOptions) -> ScanReport:
     source = FileSource(path)
     try:
-        return scan(source, options)
+        return scan(source, options, expected=_is_expected(source, path))
     finally:
         source.close()
+
+
+def _is_expected(source: Source, path: Path) -> bool:
+    """Say whether a file among others should be a pickle: by its suffix or its first bytes. Text may look like one by chance."""
+    head = bytes(source.view(0, min(2, source.size)))
+    return path.suffix.lower() in _SUFFIXES or head[:1] == b"\x80" or head == b"PK"
 
 
 def _files(place: Path, damaged: list[str]) -> Iterator[Path]:

@@ -19,6 +19,11 @@ _DTYPE_TEXT = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248]|c8|c16|[SU]\d{1,9})")
 _MOST_AXES = 32
 
 
+def is_array(value: Call) -> bool:
+    """Say whether a value is an array, of whatever kind."""
+    return type(value.func) is Global and (value.func.path in _ARRAY_MAKERS or value.func.path in _BUFFER_MAKERS)
+
+
 def decode_array(value: Any) -> NDArray[Any] | None:
     """Decode an array, in its own byte order and layout; None for a value that is no array of numbers, bools or text."""
     if type(value) is not Call or type(value.func) is not Global:

@@ -59,6 +59,11 @@ class ScanReport(Shown):
         """Whether an unpickler could do no harm with the file."""
         return self.damaged is None and all(found.verdict == SAFE for found in self.globals)
 
+    @property
+    def scanned(self) -> bool:
+        """Whether there was anything to scan: False for a file, or a folder, without any pickle, which is `safe` for that reason."""
+        return self.pickles > 0 or bool(self.globals) or self.damaged is not None
+
     def __bool__(self) -> bool:
         return self.safe
 
@@ -72,6 +77,7 @@ class ScanReport(Shown):
         return {
             "path": self.path,
             "safe": self.safe,
+            "scanned": self.scanned,
             "dangerous": len(self.dangerous),
             "pickles": self.pickles,
             "damaged": self.damaged,
@@ -103,7 +109,11 @@ class ScanReport(Shown):
         if self.dangerous:
             return f"{where}DANGEROUS: {_count(len(self.dangerous), 'name')} that can run code, in {_count(self.pickles, 'pickle')}"
         if self.pickles == 0:
-            return f"{where}there is no pickle in it" if self.damaged is None else f"{where}no pickle was found in it"
+            return (
+                f"{where}nothing to scan: there is no pickle in it"
+                if self.damaged is None
+                else f"{where}no pickle was found in it"
+            )
         if self.safe:
             return f"{where}safe: nothing but known names in {_count(self.pickles, 'pickle')}"
         unknown = sum(found.verdict != SAFE for found in self.globals)

@@ -49,11 +49,11 @@ _PACKED = {
 }
 
 
-def scan(source: Source, options: OpenOptions) -> ScanReport:
-    """Look through a file; see `firekeep.formats.pytorch.scan_source`."""
+def scan(source: Source, options: OpenOptions, *, expected: bool = True) -> ScanReport:
+    """Look through a file; see `firekeep.formats.pytorch.scan_source`. Unless `expected` to be one, it may only look like a pickle."""
     search = Search(options.limits, source.size)
     with collector_paused():
-        search.any(source, "", 0, expected=True)
+        search.any(source, "", 0, expected=expected)
     return search.report(source.path)
 
 

@@ -8,6 +8,7 @@ from firekeep.rules.layout._like import layers_from_like
 from firekeep.rules.layout._like_flax import layers_from_flax
 from firekeep.rules.layout._moved import moved, parts_of
 from firekeep.rules.layout._names import rename_paths, spellings, translate_layers
+from firekeep.rules.layout._norms import are_of_a_norm, is_norm, norm_names
 from firekeep.rules.layout._recurrent import stacked
 from firekeep.rules.layout._route import Route, route_of
 from firekeep.rules.layout._row import CONVENTIONS, SIDES
@@ -28,12 +29,15 @@ __all__ = [
     "Pair",
     "Route",
     "Translation",
+    "are_of_a_norm",
     "groups_told",
+    "is_norm",
     "join_facts",
     "layers_from_flax",
     "layers_from_like",
     "merged_biases",
     "moved",
+    "norm_names",
     "parts_of",
     "read_biases",
     "read_layers",
