@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from firekeep.wording import quote
+
 _Item = tuple[tuple[str, ...], tuple[str, ...]]
 """Segments, with labels of numbers where names were put together, and the names."""
 
@@ -43,6 +45,13 @@ def fold(names: Iterable[str], *, dots: str = "…") -> list[Fold]:
     for place in range(max((len(segments) for segments, _ in items), default=0)):
         items = _merge(items, place, dots)
     return [Fold(".".join(segments), members) for segments, members in items]
+
+
+def some_alike(names: Iterable[str], shown: int = 5) -> str:
+    """List names in quotes, alike ones as one, and count the names that are not shown."""
+    told = fold(names)
+    rest = sum(len(one.names) for one in told[shown:])
+    return ", ".join(quote(one.label) for one in told[:shown]) + (f" and {rest:,} more" if rest else "")
 
 
 def _merge(items: list[_Item], place: int, dots: str) -> list[_Item]:

@@ -64,9 +64,22 @@ def data(resumable=True):
     return ResumableLoader(DataLoader(samples, batch_size=BATCH, sampler=ResumableSampler(SAMPLES, seed=3)))
 
 
-def run(folder, *, kill=None, resume=None, every=None, resumable=True, validate=True, seed=1):
+def run(
+    folder,
+    *,
+    kill=None,
+    resume=None,
+    every=None,
+    resumable=True,
+    validate=True,
+    seed=1,
+    net=Net,
+    callbacks=(),
+    loaders=None,
+    **more,
+):
     seed_everything(seed)
-    model, exact = Net(), ExactResume()
+    model, exact = net(), ExactResume()
     seed_everything(seed + 1)
     saving = ModelCheckpoint(
         dirpath=folder, filename="{step}", save_top_k=-1, every_n_train_steps=every, every_n_epochs=None if every else 1
@@ -78,12 +91,13 @@ def run(folder, *, kill=None, resume=None, every=None, resumable=True, validate=
         enable_progress_bar=False,
         enable_model_summary=False,
         plugins=[FirekeepCheckpointIO()],
-        callbacks=[exact, saving, *([KilledAfter(kill)] if kill else [])],
+        callbacks=[exact, *callbacks, saving, *([KilledAfter(kill)] if kill else [])],
         limit_val_batches=2 if validate else 0,
         num_sanity_val_steps=0,
+        **more,
     )
     valid = DataLoader(data().loader.dataset, batch_size=BATCH)
-    trainer.fit(model, data(resumable), valid if validate else None, ckpt_path=resume)
+    trainer.fit(model, data(resumable) if loaders is None else loaders(), valid if validate else None, ckpt_path=resume)
     weights = {name: value.double().flatten().tolist() for name, value in model.state_dict().items()}
     return {"losses": model.losses, "weights": weights, "report": exact.report and exact.report.to_dict()}
 

@@ -13,6 +13,7 @@ from transformers import GPT2LMHeadModel, Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 import firekeep
+from firekeep.records import OptimizerError
 from integrations import hf_run as runs
 from integrations.processes import start
 
@@ -64,6 +65,15 @@ def test_what_came_back_is_told(tmp_path):
     assert resumed.optimizer.exact
     assert resumed.scheduler.ok
     assert resumed.changed == ()
+
+
+def test_moments_of_layers_that_are_frozen_now_are_not_left_out_unnoticed(tmp_path):
+    runs.trainer(tmp_path, max_steps=2, save_steps=2).train()
+    net = runs.model(9)
+    net.transformer.wpe.requires_grad_(False)
+    with pytest.raises(OptimizerError, match="1 parameter of the record that the") as caught:
+        runs.trainer(tmp_path, max_steps=3, net=net).train(resume_from_checkpoint=True)
+    assert caught.value.report.orphaned == ("transformer.wpe.weight",)
 
 
 def test_the_best_model_is_loaded_at_the_end(tmp_path):

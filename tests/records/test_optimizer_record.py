@@ -22,6 +22,7 @@ from firekeep.records import (
     ModuleRecord,
     OptimizerError,
     OptimizerRecord,
+    OptimizerReport,
     OptimizerWarning,
 )
 from firekeep.scalars import Scalar
@@ -490,6 +491,15 @@ def test_the_report_tells_it_all_in_eighty_columns():
     assert told["orphaned"] == ["extra.bias", "extra.weight", "inner.bias"]
     assert told["exact"] is False
     assert not report
+
+
+def test_parameters_are_counted_where_lines_stand_for_several():
+    names = tuple(f"{kind}.{number}" for kind in "abcdefghijkl" for number in range(3))
+    text = str(OptimizerReport(target="Adam", fresh=names, orphaned=names[:6], stateless=names))
+    assert "not in the record, so they start anew: 36" in text
+    assert "in the record only: 6" in text
+    assert "... and 6 more" in text
+    assert "36 parameters ('a.{0…2}', 'b.{0…2}', 'c.{0…2}' and 27 more)" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adagrad, torch.optim.AdamW])

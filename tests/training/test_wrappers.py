@@ -110,12 +110,36 @@ def test_parameters_that_take_gradients_again_are_told(after, layout, tmp_path):
         inner.body.weight.requires_grad_(False)
         inner.attend.in_proj_weight.requires_grad_(True)
         again = manager.restore(other).report
-    assert report.changed == (
-        f"model: '{prefix}body.weight' took no gradient, and takes one now",
-        f"model: '{prefix}attend.in_proj_weight' took a gradient, and takes none now",
+    thawed, stopped = report.changed
+    remedy = "before the restore, or have it done by TrainingState(frozen=True)"
+    assert thawed == (
+        f"model: '{prefix}body.weight' took no gradient, and takes one now: call requires_grad_(False) of it {remedy}"
+    )
+    assert stopped == (
+        f"model: '{prefix}attend.in_proj_weight' took a gradient, and takes none now: "
+        f"call requires_grad_(True) of it {remedy}"
     )
     assert not report.exact
     assert again.exact, str(again)
+
+
+@pytest.mark.parametrize("layout", [None, "burn"])
+@pytest.mark.parametrize("after", ["plain", "parallel", "compiled"])
+def test_parameters_take_gradients_as_in_the_saved_run_where_that_is_asked_for(after, layout, tmp_path):
+    state, model = made("plain", 0, layout=layout)
+    model.body.weight.requires_grad_(False)
+    other, inner = made(after, 1, frozen=True)
+    inner.attend.in_proj_weight.requires_grad_(False)
+    prefix = "_orig_mod." if after == "compiled" else ""
+    with CheckpointManager(tmp_path, durable=False) as manager:
+        manager.save(state, step=1)
+        report = manager.restore(other).report
+    assert report.exact, str(report)
+    assert report.notes == (
+        f"model: '{prefix}body.weight' takes no gradient, as in the saved run",
+        f"model: '{prefix}attend.in_proj_weight' takes a gradient, as in the saved run",
+    )
+    assert [one.requires_grad for one in inner.parameters()] == [one.requires_grad for one in model.parameters()]
 
 
 def test_a_frozen_layer_that_is_new_is_no_change(tmp_path):

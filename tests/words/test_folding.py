@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firekeep.folding import fold, natural, ranges
+from firekeep.folding import fold, natural, ranges, some_alike
 
 
 def labels(names):
@@ -56,3 +56,10 @@ def test_what_only_looks_like_a_number_stands_alone():
 @given(st.lists(st.lists(st.sampled_from(["a", "", *"0123"]), min_size=1, max_size=4).map(".".join), unique=True))
 def test_every_name_is_in_one_fold(names):
     assert sorted(name for one in fold(names) for name in one.names) == sorted(names)
+
+
+def test_names_that_are_not_shown_are_counted_one_by_one():
+    names = [f"{kind}.{number}.w" for kind in "abcd" for number in range(10)]
+    assert some_alike(names, 2) == "'a.{0…9}.w', 'b.{0…9}.w' and 20 more"
+    assert some_alike(names[:20], 2) == "'a.{0…9}.w', 'b.{0…9}.w'"
+    assert some_alike([]) == ""

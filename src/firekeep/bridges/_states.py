@@ -37,7 +37,8 @@ class OptimizerState:
 
     `base` is the class of the framework's own that it derives from, "" where there is none. `extra` is what its state dict holds
     besides states and groups. `convention` is the one that the model's names and shapes follow, None where nothing tells its layers.
-    Without `has_ids` the ids are made of the names, and tell no more than they do.
+    Without `has_ids` the ids are made of the names, and tell no more than they do. `frozen` names what of the model takes no gradient,
+    in the optimizer or not.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class OptimizerState:
     extra: Mapping[str, Nested] = field(default_factory=dict)
     convention: Convention | None = "torch"
     has_ids: bool = True
+    frozen: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

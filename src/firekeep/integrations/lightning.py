@@ -21,6 +21,7 @@ from typing import Any
 from firekeep import tagged
 from firekeep.errors import FormatError, UnsupportedError
 from firekeep.integrations._files import load_values, save_values
+from firekeep.integrations._lightning_gaps import gaps, length_of, loaders_of, skipped_starts, steps_due
 from firekeep.integrations._missing import missing
 from firekeep.integrations._resume_report import ResumeReport, ResumeWarning
 from firekeep.training import ResumableLoader
@@ -117,7 +118,9 @@ class ExactResume(Callback):
     as they were, so that a checkpoint from before it is as good as one from behind it. A run goes on exactly in the middle of an epoch if
     its loader says where it is (`state_dict`): wrap a DataLoader in `firekeep.training.ResumableLoader`. What keeps a run from that is in
     `report`, made when a run goes on, and in a `ResumeWarning`. What datasets draw from the generators of the process is not covered: let
-    it follow from the sample, as in `firekeep.training.SeededDataset`.
+    it follow from the sample, as in `firekeep.training.SeededDataset`. Nor is what hooks at the start and the end of an epoch draw.
+
+    Lightning steps a ReduceLROnPlateau behind the checkpoint, and a run that goes on leaves that out: it is made up for.
 
     `generators` names further ones. In a run of several processes only those of the first are kept.
     """
@@ -127,10 +130,22 @@ class ExactResume(Callback):
         self.report: ResumeReport | None = None
         self._pending: dict[str, Any] | None = None
         self._after_batch: dict[str, Any] | None = None
+        self._is_validating = False
+        self._has_begun = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Take the generators; Lightning asks for it as it writes a checkpoint."""
-        return {"rng": take_rng(self.generators), "facts": environment()}
+        """Take the generators; Lightning asks for it as it writes a checkpoint. Before the first batch they are those of the last one."""
+        if self._pending is not None:
+            return dict(self._pending)
+        before = self._after_batch if self._is_validating else None
+        return {"rng": take_rng(self.generators) if before is None else before, "facts": environment()}
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Note what comes behind the checkpoint: steps of schedules, to be made up for, and what is left out of a run that goes on."""
+        kept = checkpoint.get("callbacks", {}).get(self.state_key)
+        if kept is not None and self._pending is None and trainer.state.fn == "fit":
+            kept["due"] = [list(one) for one in steps_due(trainer, pl_module)]
+            kept["gaps"] = list(gaps(trainer, pl_module))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Hold the state until the first batch; raises `FormatError` for one that no generator would take."""
@@ -140,14 +155,27 @@ class ExactResume(Callback):
         self._pending = dict(state_dict)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Have loaders whose epoch was gone through begin the next: Lightning never asks one for the batch after the last."""
-        for loader in _loaders(trainer.train_dataloader):
-            if isinstance(loader, ResumableLoader) and _length(loader) is not None and loader.batches >= len(loader):
+        """Have loaders whose epoch was gone through begin the next: Lightning never asks one for the batch after the last.
+
+        Schedules that go by a metric make the step that came behind the checkpoint, which Lightning leaves out.
+        """
+        self._has_begun = self._is_validating = False
+        is_over = trainer.fit_loop.epoch_loop.batch_progress.current.processed >= trainer.num_training_batches
+        for loader in loaders_of(trainer.train_dataloader):
+            if not isinstance(loader, ResumableLoader):
+                continue
+            if is_over or (length_of(loader) is not None and loader.batches >= len(loader)):
                 loader.set_epoch(loader.epoch + 1)
+            if is_over:  # and one that was shorter may have begun another epoch of its own
+                loader.set_epoch(trainer.current_epoch)
+        for number, metric in (self._pending or {}).get("due", ()):
+            if number < len(trainer.lr_scheduler_configs):
+                pl_module.lr_scheduler_step(trainer.lr_scheduler_configs[number].scheduler, metric)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Tell loaders which epoch it is; Lightning tells samplers only."""
-        for loader in _loaders(trainer.train_dataloader):
+        self._has_begun = True
+        for loader in loaders_of(trainer.train_dataloader):
             if callable(set_epoch := getattr(loader, "set_epoch", None)):
                 set_epoch(trainer.current_epoch)
 
@@ -165,12 +193,13 @@ class ExactResume(Callback):
         if trainer.is_global_zero:
             put_rng(state["rng"], self.generators)
         restored, fresh, dropped = plan_rng(state["rng"], self.generators)
-        reasons = (*_faults(trainer, batch_idx), *(f"{name}: {why}" for name, why in {**fresh, **dropped}.items()))
+        skipped = () if self._has_begun else skipped_starts(trainer, pl_module)
+        lost = (f"{name}: {why}" for name, why in {**fresh, **dropped}.items())
         self.report = ResumeReport(
             epoch=trainer.current_epoch,
             batch=batch_idx,
             generators=restored,
-            reasons=reasons,
+            reasons=(*state.get("gaps", ()), *skipped, *_faults(trainer, batch_idx), *lost),
             changed=changes(state["facts"]),
         )
         if not self.report.exact:
@@ -180,8 +209,13 @@ class ExactResume(Callback):
         """Note the generators: loaders of validation draw from them before any hook tells that it begins."""
         self._after_batch = take_rng(self.generators)
 
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Note that what is drawn from now on is drawn for validation."""
+        self._is_validating = trainer.state.fn == "fit" and not trainer.sanity_checking
+
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Put the generators back to where they were before validation."""
+        self._is_validating = False
         if self._after_batch is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
             put_rng(self._after_batch, self.generators)
 
@@ -191,7 +225,7 @@ class ExactResume(Callback):
 
 
 def _faults(trainer: Any, batch_idx: int) -> Iterator[str]:
-    for loader in _loaders(trainer.train_dataloader):
+    for loader in loaders_of(trainer.train_dataloader):
         kind = type(loader).__name__
         if not hasattr(loader, "state_dict") or not hasattr(loader, "load_state_dict"):
             sampler = getattr(loader, "sampler", None)
@@ -199,31 +233,12 @@ def _faults(trainer: Any, batch_idx: int) -> Iterator[str]:
                 yield f"the {kind} does not say where it is: it began the epoch anew; wrap it in ResumableLoader"
             elif isinstance(loader, DataLoader) and not isinstance(sampler, SequentialSampler):
                 yield f"the {kind} draws its order before the generators are back; wrap it in ResumableLoader"
-        elif batch_idx and _length(loader) is None:
+        elif batch_idx and length_of(loader) is None:
             yield f"the {kind} has no length, so Lightning asks it for a batch ahead, which is then left out"
     if batch_idx % trainer.accumulate_grad_batches:
         yield "gradients had been accumulated and not applied yet, and a checkpoint does not hold them"
     if trainer.world_size > 1:
         yield f"of {trainer.world_size} processes only the first has its generators in the checkpoint"
-
-
-def _loaders(given: Any) -> Iterator[Any]:
-    """Give the loaders in nested lists and dicts of them."""
-    if isinstance(given, Mapping):
-        given = list(given.values())
-    if not isinstance(given, list | tuple):
-        if given is not None:
-            yield given
-        return
-    for one in given:
-        yield from _loaders(one)
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def _local(path: str | os.PathLike[str]) -> Path:

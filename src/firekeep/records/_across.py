@@ -85,11 +85,17 @@ def options_of(saved: Saved) -> Mapping[str, Any]:
 
 
 def adapt(
-    saved: Saved, live: OptimizerState, one: ParamState, state: Mapping[str, Any], changed: list[str]
+    saved: Saved,
+    live: OptimizerState,
+    one: ParamState,
+    state: Mapping[str, Any],
+    changed: list[str],
+    gaps: dict[str, None],
 ) -> dict[str, Any]:
     """Give the state of a parameter with the keys of the live optimizer, where one of the two sides is optax.
 
-    Raises `UnsupportedError` for what has no place there, and `FormatError` for what is missing.
+    `gaps` is told what only one of two states of optax has. Raises `UnsupportedError` for what has no place there, and `FormatError`
+    for what is missing.
     """
     there, here = is_optax(saved.base), is_optax(live.base)
     if _is_untold(saved, live):
@@ -98,7 +104,7 @@ def adapt(
         return _from_optax(saved, live, state, changed) if there else dict(state)
     if not there or (_BUFFER in state and _TRACE in one.state):
         state = _to_optax(saved, live, one, state, changed)
-    return _fitted(one, state, changed, foreign=not there)
+    return _fitted(one, state, changed, {} if not there else gaps, foreign=not there)
 
 
 def for_burn(taken: OptimizerState) -> OptimizerState:
@@ -187,7 +193,9 @@ def _rate(options: Mapping[str, Any], which: str) -> float:
     return float(rate)
 
 
-def _fitted(one: ParamState, state: Mapping[str, Any], changed: list[str], *, foreign: bool) -> dict[str, Any]:
+def _fitted(
+    one: ParamState, state: Mapping[str, Any], changed: list[str], gaps: dict[str, None], *, foreign: bool
+) -> dict[str, Any]:
     """Choose what optax has a place for, and check that it is what lies there now."""
     wanted = one.state
     made: dict[str, Any] = {}
@@ -197,6 +205,7 @@ def _fitted(one: ParamState, state: Mapping[str, Any], changed: list[str], *, fo
             if "." not in key:
                 raise FormatError(f"optax needs a {key!r} of it, and the record has none")
             _tell(changed, f"the record has no {quote(key)}: what is there stays")
+            gaps[key] = None
             continue
         if key == STEP:
             count = as_number(value)
@@ -217,6 +226,7 @@ def _fitted(one: ParamState, state: Mapping[str, Any], changed: list[str], *, fo
         raise UnsupportedError(f"the record keeps {some(beside)} of it, and the state of optax has no place for it")
     if beside:
         _tell(changed, f"the optimizer has no place for {some(sorted(beside))}")
+        gaps |= dict.fromkeys(sorted(beside))
     return made
 
 
@@ -249,11 +259,17 @@ def one_count(
 
 
 def plan_loose(
-    saved: Saved, live: OptimizerState, states: Mapping[str, Mapping[str, Any]], changed: list[str], notes: list[str]
+    saved: Saved,
+    live: OptimizerState,
+    states: Mapping[str, Mapping[str, Any]],
+    changed: list[str],
+    notes: list[str],
+    gaps: dict[str, None],
 ) -> dict[str, TensorEntry]:
     """Give what optax keeps of no parameter (counts of schedules, numbers) by its place in the live state."""
     if not is_optax(live.base):
         return {}
+    # where it is "step", it is the counter of a flax.nnx.Optimizer, which a state without one has no place for
     places, where = live.extra["loose"], live.extra["where"]
     if not is_optax(saved.base):
         return _counted(states, places, where, notes)
@@ -270,8 +286,10 @@ def plan_loose(
             changed.append(f"{path} ({where[path]}) was of another shape or dtype, and stays as it is")
         else:
             given[path] = entry
+    gaps |= dict.fromkeys(path for path in places if path not in given and where[path] != STEP)
     unused = set(held["loose"]) - set(pairs.values())
     changed += [f"the optimizer has no place for {path} ({held['where'].get(path)})" for path in sorted(unused)]
+    gaps |= dict.fromkeys(path for path in sorted(unused) if held["where"].get(path) != STEP)
     return given
 
 
@@ -332,3 +350,12 @@ def compare_options(saved: Saved, live: OptimizerState, changed: list[str]) -> N
         for key in theirs
         if key in mine and isinstance(mine[key], bool | int | float) and theirs[key] != mine[key]
     ]
+    if not (_is_told(theirs) and _is_told(mine)):
+        return
+    changed += [f"{key} was {theirs[key]}, and is in no transformation now" for key in theirs if key not in mine]
+    changed += [f"{key} was in no transformation, and is {mine[key]} now" for key in mine if key not in theirs]
+
+
+def _is_told(options: Mapping[str, Any]) -> bool:
+    """Say whether options are those of a whole transformation: what a state tells by itself has no rate among it."""
+    return "learning_rate" in options or "scheduled" in options

@@ -8,7 +8,7 @@ from typing import Any
 
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError
-from firekeep.folding import fold
+from firekeep.folding import some_alike
 from firekeep.formats import Contents
 from firekeep.layouts import UNSPECIFIED
 from firekeep.opened import OpenedFile
@@ -19,7 +19,7 @@ from firekeep.records._optimizer_write import OPTIMIZER, STATE
 from firekeep.records._stand_ins import as_number, put_back
 from firekeep.rules.layout import LAYERS
 from firekeep.tagged import TensorAt, decode, join_tensors, split_tensors
-from firekeep.wording import count, some
+from firekeep.wording import count
 
 SCHEDULER = "firekeep.scheduler"
 """The metadata key of the whole state of a scheduler of PyTorch's."""
@@ -286,7 +286,7 @@ def _numbers(state: Any) -> dict[str, int | float]:
 
 def _labels(names: list[str]) -> str:
     """List names, alike ones as one."""
-    return some([one.label for one in fold(names)])
+    return some_alike(names)
 
 
 def _plain(number: Any) -> int | float:

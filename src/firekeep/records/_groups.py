@@ -10,12 +10,14 @@ from firekeep.entry import TensorEntry
 from firekeep.errors import FormatError
 from firekeep.records._optimizer_read import Saved, SavedState
 from firekeep.records._stand_ins import as_number, put_back
-from firekeep.wording import middle
+from firekeep.wording import middle, quote
 
 _MACHINE = ("foreach", "fused", "capturable", "differentiable")
 """Options that say how a step is computed, and not what: those of the live optimizer stay."""
 _SCHEDULED = ("lr", "betas", "momentum")
 """Options that a schedule of learning rates moves: where there is one that began with the same rate, they say nothing of their own."""
+_OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "swa_lr", "max_momentum", "base_momentum")
+"""Keys that schedules put into groups, for themselves."""
 _LONG = 1024
 
 
@@ -28,10 +30,12 @@ def plan_groups(
     notes: list[str],
     changed: list[str] | None = None,
     back: list[str] | None = None,
+    places: dict[int, int] | None = None,
 ) -> None:
     """Decide for each live group whether it takes over options; `restored` and `kept` are filled, and what else there is to say.
 
-    `back` is told the options that were set otherwise for this run, and become what they were when they were saved.
+    `back` is told the options that were set otherwise for this run, and become what they were when they were saved. `places` is filled
+    with the place that each group which takes over options had.
 
     Two groups correspond where all parameters that are in the record and in the optimizer lie in both or in neither. So a group that
     has gained or lost parameters keeps its options, and one that was split or joined does not get any.
@@ -58,6 +62,8 @@ def plan_groups(
             kept[place] = "the record lacks its options"
         else:
             told_of = saved.groups[next(iter(origins))]
+            if places is not None:
+                places[place] = next(iter(origins))
             restored[place] = _options(told_of, live.groups[place], place, notes, notes if changed is None else changed)
             if back is not None:
                 prefix = "" if len(live.groups) == 1 else f"group {place}: "
@@ -70,9 +76,20 @@ def _options(told: Any, live: Mapping[str, Any], place: int, notes: list[str], c
         raise FormatError(f"what the record says of group {place} are no options")
     made = {key: value for key, value in options.items() if key not in _MACHINE}
     changed += [
-        f"group {place}: {key} was {_told(options[key])} and stays {_told(live[key])}, and may round in another way"
+        f"group {place}: {key} was {_told(options.get(key))} and stays {_told(live.get(key))}, and may round in another way"
         for key in _MACHINE
-        if key in options and key in live and options[key] != live[key]
+        if (key in options and key in live and options[key] != live[key])
+        or bool(options.get(key)) != bool(live.get(key))
+    ]
+    changed += [
+        f"group {place}: the record does not say {quote(key)}, which stays {_told(value)}"
+        for key, value in live.items()
+        if key not in options and key not in (*_MACHINE, *_OF_SCHEDULES)
+    ]
+    notes += [
+        f"group {place}: {quote(key)} is {_told(value)} again, which this optimizer was made without"
+        for key, value in made.items()
+        if key not in live and key not in ("lr", *_OF_SCHEDULES)
     ]
     changed += [
         f"group {place}: {key} was a {_form(value)} and is a {_form(live[key])} now, with which steps round in another way"
@@ -103,6 +120,8 @@ def _set_back(saved: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
 def _differ(first: Any, second: Any) -> bool:
     if isinstance(first, TensorEntry) or isinstance(second, TensorEntry):
         return as_number(first) != as_number(second)
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):  # (0.9, 0.999) is what [0.9, 0.999] is
+        return len(first) != len(second) or any(map(_differ, first, second))
     return bool(first != second)
 
 

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from firekeep.bridges._states import OptimizerState, ParamState, Restoration
 from firekeep.entry import TensorEntry
 from firekeep.errors import FirekeepError
-from firekeep.folding import natural
 from firekeep.records import _across, _lbfgs
 from firekeep.records._families import family_named, family_of, needs
 from firekeep.records._file_params import FileLayout, FileParam
 from firekeep.records._groups import plan_groups
 from firekeep.records._optimizer_read import Saved, SavedParam, SavedState
-from firekeep.records._optimizer_report import OptimizerReport
 from firekeep.records._optimizer_write import STATE
 from firekeep.records._stand_ins import as_number, put_back
 from firekeep.records._states import Fields, settle
 from firekeep.rules import KeyRemapper
 from firekeep.rules.layout import moved
 from firekeep.slots import Layer
-from firekeep.wording import count, quote, some
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerPolicy:
-    """What of a record may be without effect, and what of an optimizer may start anew."""
-
-    allow_fresh: bool = True
-    allow_dropped: bool = False
-    allow_orphaned: bool = True
+from firekeep.wording import quote, some
 
 
 @dataclass(slots=True)
@@ -43,15 +32,23 @@ class Planned:
     files: FileLayout
     unfilled: Collection[str] = ()
     """Parameters that did not get the weights which their states belong to."""
+    other: str | None = None
+    """Why nothing of the record can be what the optimizer keeps."""
     homes: dict[int, FileParam] = field(default_factory=dict)
     told: dict[str, SavedState] = field(default_factory=dict)
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
     stateless: list[str] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
     orphaned: list[str] = field(default_factory=list)
+    gaps: dict[str, None] = field(default_factory=dict)
+    """What of two states of optax only one has, beside the moments of single parameters."""
+    lost: list[str] = field(default_factory=list)
+    """Those of them that had a state, or take gradients that no step would see."""
     renamed: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)
+    places: dict[int, int] = field(default_factory=dict)
+    """The place that each group of the optimizer which takes over options had among those of the record."""
     groups_kept: dict[int, str] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -77,14 +74,15 @@ def plan_restoration(
         )
         planned.groups_kept |= dict.fromkeys(range(len(live.groups)), "the record does not say with which options")
     _plan_options(planned)
-    if (other := _other_kind(saved, live)) is not None:
-        _drop_all(planned, other)
+    planned.other = _other_kind(saved, live)
+    if planned.other is not None:
+        _drop_all(planned, planned.other)
     elif saved.is_global:
         _plan_global(planned)
     else:
         _plan_params(planned)
         _across.one_count(live, planned.states, planned.dropped, planned.changed)
-        planned.extra = _across.plan_loose(saved, live, planned.states, planned.changed, planned.notes)
+        planned.extra = _across.plan_loose(saved, live, planned.states, planned.changed, planned.notes, planned.gaps)
     return planned
 
 
@@ -102,6 +100,7 @@ def _plan_options(planned: Planned) -> None:
             planned.notes,
             planned.changed,
             planned.options_back,
+            planned.places,
         )
 
 
@@ -128,6 +127,8 @@ def _match(planned: Planned, remapper: KeyRemapper) -> None:
         home = planned.homes.get(one.param_id)
         if home is None:
             planned.orphaned.append(one.label())
+            if _matters(planned, one, renamed):
+                planned.lost.append(one.label())
         elif one.path is not None and home.name != one.path:
             planned.renamed[one.path] = home.name
         meant = None if one.path is None else renamed[one.path]
@@ -139,6 +140,18 @@ def _match(planned: Planned, remapper: KeyRemapper) -> None:
     for state in saved.states.values():
         for path in _paths(planned, state):
             planned.told.setdefault(path, state)
+
+
+def _matters(planned: Planned, one: SavedParam, renamed: Mapping[str, str]) -> bool:
+    """Say whether a run without a parameter of the record is another one: Burn keeps states for ever, those of layers long gone too."""
+    saved, live = planned.saved, planned.live
+    if saved.kind is None:
+        return False
+    states = [state for state in saved.states.values() if one.param_id in state.ids]
+    if one.tensors or one.scalars or any(state.state for state in states):
+        return True
+    names = {renamed.get(name, name) for name in (one.path, *(state.path for state in states)) if name is not None}
+    return not _across.is_optax(live.base) and names.isdisjoint(live.frozen)
 
 
 def _renamed(saved: Saved, remapper: KeyRemapper) -> Mapping[str, str]:
@@ -190,6 +203,8 @@ def _drop_all(planned: Planned, why: str) -> None:
             told = planned.told.get(path)
             if told is None or told.state or planned.saved.is_global:
                 planned.dropped[path] = why
+            else:
+                planned.stateless.append(path)
     if planned.saved.is_global and not planned.saved.states:
         planned.dropped.update((one.path, why) for one in planned.live.params)
 
@@ -269,7 +284,7 @@ def _plan_param(
     try:
         state = settle(planned.saved, planned.live, one, told, back.get(one.path, {}), fields, options)
         if state:
-            state = _across.adapt(planned.saved, planned.live, one, state, planned.changed)
+            state = _across.adapt(planned.saved, planned.live, one, state, planned.changed, planned.gaps)
     except FirekeepError as error:
         planned.dropped[one.path] = error.message
         return
@@ -334,42 +349,6 @@ def _held(value: Any) -> str:
     return f"of shape {list(value.shape)}" if isinstance(value, TensorEntry) else type(value).__name__
 
 
-def report_of(planned: Planned, policy: OptimizerPolicy, *, source: str | None, dry_run: bool) -> OptimizerReport:
-    """Say what becomes of each parameter, and whether the policy allows it."""
-    settled = {*planned.states, *planned.stateless, *planned.dropped}
-    fresh = [one.path for one in planned.live.params if one.path not in settled]
-    refusals = []
-    if hollow := _across.hollow(planned.live, planned.states, planned.extra):
-        refusals.append(f"the state has shapes and no values, and the record nothing for {some(hollow)}")
-    if planned.dropped and not policy.allow_dropped:
-        refusals.append(f"{count(len(planned.dropped), 'state')} that cannot be taken over")
-    if fresh and not policy.allow_fresh:
-        refusals.append(f"{count(len(fresh), 'parameter')} that would start anew")
-    if planned.orphaned and not policy.allow_orphaned:
-        refusals.append(f"{count(len(planned.orphaned), 'parameter')} in the record only")
-    known = planned.saved.params or planned.saved.states or planned.saved.is_global
-    if known and not settled:
-        refusals.append("not one parameter of the record is in the optimizer")
-    kept = {place: why for place, why in planned.groups_kept.items() if place not in planned.groups}
-    return OptimizerReport(
-        source=source,
-        target=_across.told(planned.live.kind, planned.live.base),
-        restored=_sorted(planned.states),
-        stateless=_sorted(planned.stateless),
-        fresh=_sorted(fresh),
-        dropped={name: planned.dropped[name] for name in _sorted(planned.dropped)},
-        orphaned=_sorted(planned.orphaned),
-        groups_restored=tuple(sorted(planned.groups)),
-        groups_kept=kept,
-        renamed=planned.renamed,
-        changed=tuple(planned.changed),
-        notes=tuple(planned.notes),
-        options_back=tuple(planned.options_back),
-        refusals=tuple(refusals),
-        dry_run=dry_run,
-    )
-
-
 def restoration_of(planned: Planned) -> Restoration:
     """Give what is to be put into the optimizer."""
     if _across.is_optax(planned.live.base):
@@ -379,8 +358,4 @@ def restoration_of(planned: Planned) -> Restoration:
     return Restoration(states=planned.states, groups=planned.groups, extra=put_back(extra, planned.saved.tensors.get))
 
 
-def _sorted(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(names, key=natural))
-
-
-__all__: Sequence[str] = ("OptimizerPolicy", "Planned", "plan_restoration", "report_of", "restoration_of", "unfit")
+__all__: Sequence[str] = ("Planned", "plan_restoration", "restoration_of", "unfit")

@@ -21,9 +21,10 @@ from firekeep.records._across import for_burn
 from firekeep.records._file_params import FileLayout, layers_of
 from firekeep.records._files import copied, open_record, record_bytes, write_record
 from firekeep.records._kinds import RANK
-from firekeep.records._optimizer_plan import OptimizerPolicy, plan_restoration, report_of, restoration_of
+from firekeep.records._optimizer_plan import plan_restoration, restoration_of
 from firekeep.records._optimizer_read import Saved, read_state
 from firekeep.records._optimizer_report import OptimizerError, OptimizerReport
+from firekeep.records._optimizer_verdict import OptimizerPolicy, report_of
 from firekeep.records._optimizer_write import write_state
 from firekeep.rules import KeyRemapper
 from firekeep.rules.layout import TELLING
@@ -58,6 +59,8 @@ class OptimizerPlan:
 
     report: OptimizerReport
     do: Callable[[], Any]
+    places: Mapping[int, int] = field(default_factory=dict)
+    """The place that each group of the optimizer which takes over options had among those of the record."""
 
     def put(self) -> tuple[Any, OptimizerReport]:
         """Put the state into the optimizer, and give what goes on and the report."""
@@ -236,10 +239,12 @@ class OptimizerRecord:
         dry_run: bool = True,
         tx: Any = None,
         unfilled: Collection[str] = (),
+        same_params: bool = False,
     ) -> OptimizerPlan:
         """Decide what `apply` would do, and change nothing: `put` of what comes back does it, for the optimizer as it is now.
 
-        `unfilled` are parameters that did not get the weights which their states belong to: these are dropped.
+        `unfilled` are parameters that did not get the weights which their states belong to: these are dropped. `same_params=True` refuses
+        parameters that only one of the record and the optimizer has, but for those without a state that take no gradient.
         Raises `OptimizerError` with the report, which says `dry_run`.
         """
         saved = self.saved()
@@ -247,7 +252,12 @@ class OptimizerRecord:
         live = describe_state(optimizer, model, tx)
         layers = layers_of(model) if saved.layout not in (live.convention, None) or saved.told else ()
         planned = plan_restoration(saved, live, layers, remapper, unfilled=unfilled)
-        policy = OptimizerPolicy(allow_fresh=allow_fresh, allow_dropped=allow_dropped, allow_orphaned=allow_orphaned)
+        policy = OptimizerPolicy(
+            allow_fresh=allow_fresh,
+            allow_dropped=allow_dropped,
+            allow_orphaned=allow_orphaned,
+            same_params=same_params,
+        )
         report = report_of(planned, policy, source=self._source, dry_run=dry_run)
         if not report.ok:
             raise OptimizerError(report)
@@ -258,7 +268,7 @@ class OptimizerRecord:
             except FirekeepError as error:
                 raise error.at(path=self._source)  # noqa: B904 - the same error, with its place
 
-        return OptimizerPlan(report=report, do=put)
+        return OptimizerPlan(report=report, do=put, places=planned.places)
 
     def contents(self) -> Contents:
         """Give what a file of the record holds."""

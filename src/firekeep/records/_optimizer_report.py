@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firekeep.errors import FirekeepError
-from firekeep.folding import fold
+from firekeep.folding import fold, some_alike
 from firekeep.showing import Shown
 from firekeep.wording import WIDTH, count, lines, quote
 
@@ -94,19 +94,15 @@ class OptimizerReport(Shown):
 
     def _body(self) -> Iterator[str]:
         if self.stateless:
-            yield from lines([f"without a state then as now: {_some(self.stateless)}"])
-        yield from _listed(
-            "dropped, so they start anew", [f"{quote(name)}: {why}" for name, why in self.dropped.items()]
-        )
+            told = f"{count(len(self.stateless), 'parameter')} ({some_alike(self.stateless, 3)})"
+            yield from lines([f"without a state then as now: {told}"])
+        yield from _each("dropped, so they start anew", [f"{quote(name)}: {why}" for name, why in self.dropped.items()])
         yield from _listed("not in the record, so they start anew", _labels(self.fresh))
         yield from _listed("in the record only", _labels(self.orphaned))
-        yield from _listed(
-            "groups that keep their options", [f"{place}: {why}" for place, why in self.groups_kept.items()]
-        )
-        yield from _listed(
-            "under another name now", [f"{quote(old)}: {quote(new)}" for old, new in self.renamed.items()]
-        )
-        yield from _listed("not as it was", self.changed)
+        kept = [f"{place}: {why}" for place, why in self.groups_kept.items()]
+        yield from _each("groups that keep their options", kept)
+        yield from _each("under another name now", [f"{quote(old)}: {quote(new)}" for old, new in self.renamed.items()])
+        yield from _each("not as it was", self.changed)
         yield from lines(f"note: {note}" for note in self.notes)
 
 
@@ -124,19 +120,20 @@ class OptimizerError(FirekeepError, RuntimeError):
         return type(self), (self.report,)
 
 
-def _labels(names: Sequence[str]) -> list[str]:
-    return [quote(one.label) for one in fold(names)]
+def _labels(names: Sequence[str]) -> list[tuple[str, int]]:
+    """Give names, alike ones as one, and for how many each stands."""
+    return [(quote(one.label), len(one.names)) for one in fold(names)]
 
 
-def _some(names: Sequence[str]) -> str:
-    labels = _labels(names)
-    more = f" and {len(labels) - 3:,} more" if len(labels) > 3 else ""
-    return f"{count(len(names), 'parameter')} ({', '.join(labels[:3])}{more})"
+def _each(title: str, told: Sequence[str]) -> Iterator[str]:
+    yield from _listed(title, [(text, 1) for text in told])
 
 
-def _listed(title: str, told: Sequence[str]) -> Iterator[str]:
-    if told:
-        yield f"  {title}: {len(told):,}"
-        yield from lines(told[:_SHOWN], indent="    ")
-    if len(told) > _SHOWN:
-        yield f"    ... and {len(told) - _SHOWN:,} more"
+def _listed(title: str, told: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Give a title with the number of all, the first lines, and how many are not shown; a line may stand for several."""
+    total = sum(number for _, number in told)
+    if total:
+        yield f"  {title}: {total:,}"
+        yield from lines((text for text, _ in told[:_SHOWN]), indent="    ")
+    if rest := total - sum(number for _, number in told[:_SHOWN]):
+        yield f"    ... and {rest:,} more"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from firekeep.folding import fold
+from firekeep.folding import fold, some_alike
 from firekeep.wording import WIDTH, count, lines, quote, some
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _done(report: LoadReport) -> Iterator[str]:
         ("without a counterpart on the other side", report.no_counterpart),
     ):
         if names:
-            yield f"{what}: {count(len(names), 'tensor')} ({some([one.label for one in fold(names)], 2)})"
+            yield f"{what}: {count(len(names), 'tensor')} ({some_alike(names, 2)})"
 
 
 def _listed(title: str, told: Sequence[tuple[str, int]]) -> Iterator[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count as counting
 from typing import Any
 
 from firekeep.errors import RuleError
 from firekeep.training._rng import seeded
-from firekeep.training._seeds import sample_seed
+from firekeep.training._sampler import ResumableSampler
+from firekeep.training._seeds import SeededDataset, sample_seed
 from firekeep.wording import quote
 
 _PLACES = ("consumed", "yielded", "position")
@@ -26,7 +28,9 @@ class ResumableLoader:
     counts samples. Batches that workers have made and the loop has not got yet are not counted, and nothing is read to get past those
     that were: the sampler begins behind them. Starting workers takes nothing from the random generators of the process. Any other
     iterable of batches will do too; what was consumed of it is read again and thrown away. So an `IterableDataset` has to give the same
-    samples in the same order whenever it is gone through, or, where it has a `set_epoch`, whenever it is in the same epoch.
+    samples in the same order whenever it is gone through, or, where it has a `set_epoch`, whenever it is in the same epoch. What it draws
+    from the random generators of the process follows from the seed, the epoch and the batch. Workers that are kept from epoch to epoch
+    hear of no `set_epoch`, and are started anew where there is one, unless indices of a `ResumableSampler` tell a `SeededDataset`.
 
     An epoch that was gone through to its end is over: the next loop is the next epoch. A loop that was broken off stands where it
     stopped in `state_dict`; a new loop in the same process begins the epoch anew.
@@ -44,6 +48,7 @@ class ResumableLoader:
         self._epoch = int(getattr(self.sampler, "epoch", 0))
         self._batches = 0
         self._resume = False
+        self._told: int | None = None
 
     @property
     def epoch(self) -> int:
@@ -73,17 +78,39 @@ class ResumableLoader:
 
     def _open(self, epoch: int, skipped: int) -> Iterator[Any]:
         # A DataLoader draws a seed for its workers: it gets one that follows from the epoch, whoever has drawn before.
-        with seeded(sample_seed(self.seed, epoch, -1), generator=getattr(self.loader, "generator", None)):
-            told: tuple[Any, ...] = (self.loader, getattr(self.loader, "dataset", None))
-            for one in told:
-                if hasattr(one, "set_epoch"):
-                    one.set_epoch(epoch)
+        with self._seeded(epoch, -1):
+            self._tell(epoch)
             if self.sampler is None:
-                batches = iter(self.loader)
-                next(islice(batches, skipped, skipped), None)
-                return batches
+                return self._go_through(iter(self.loader), epoch, skipped)
             self._place(epoch, skipped)
             return iter(self.loader)
+
+    def _tell(self, epoch: int) -> None:
+        """Tell the loader and its dataset which epoch it is, and workers that would go on without hearing of it."""
+        dataset: Any = getattr(self.loader, "dataset", None)
+        heard = [one for one in (self.loader, dataset) if hasattr(one, "set_epoch")]
+        for one in heard:
+            one.set_epoch(epoch)
+        by_index = isinstance(dataset, SeededDataset) and isinstance(self.sampler, ResumableSampler)
+        if heard and not by_index and self._told not in (None, epoch) and getattr(self.loader, "_iterator", None) is not None:
+            self.loader._iterator = None  # type: ignore[attr-defined] # noqa: SLF001 - where a DataLoader keeps its workers
+        self._told = epoch
+
+    def _go_through(self, batches: Iterator[Any], epoch: int, skipped: int) -> Iterator[Any]:
+        """Give the batches of what can only be gone through, each drawn by a seed of its own, but for those to be left out."""
+        is_apart = isinstance(self.loader, list | tuple) or getattr(self.loader, "num_workers", 0) > 0
+        for number in counting():
+            with nullcontext() if is_apart else self._seeded(epoch, -2 - number):
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+            if number >= skipped:
+                yield batch
+
+    def _seeded(self, epoch: int, place: int) -> AbstractContextManager[None]:
+        generator = getattr(self.loader, "generator", None)
+        return seeded(sample_seed(self.seed, epoch, place), generator=generator)
 
     def _place(self, epoch: int, skipped: int) -> None:
         if hasattr(self.sampler, "start_at"):

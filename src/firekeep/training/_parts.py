@@ -47,6 +47,8 @@ class Restoring:
     optimizers: dict[str, OptimizerReport] = field(default_factory=dict)
     schedulers: dict[str, SchedulerReport] = field(default_factory=dict)
     rates_back: list[str] = field(default_factory=list)
+    moved_groups: dict[int, str] = field(default_factory=dict)
+    """Which groups of an optimizer, by its `id`, had another place when they were saved: schedules tell groups by their places."""
     gradients: tuple[str, ...] | None = None
     """Parameters whose gradients come back; None where nobody asked."""
     values: list[str] = field(default_factory=list)
@@ -201,13 +203,16 @@ class OptimizerPart:
                 allow_dropped=not restoring.strict,
                 tx=self.tx,
                 unfilled=restoring.unfilled,
+                same_params=restoring.strict,
             )
         except OptimizerError as error:
             restoring.optimizers[self.name] = error.report
-            remedy = "; with strict=False they start anew" if error.report.dropped and restoring.strict else ""
+            remedy = f"; {_WITHOUT_STRICT}" if restoring.strict and _is_partial(error.report) else ""
             restoring.refusals.append(f"{self.name}: {', '.join(error.report.refusals)}{remedy}")
             return
         restoring.optimizers[self.name] = plan.report
+        if moved := [f"{now} was {then}" for now, then in sorted(plan.places.items()) if now != then]:
+            restoring.moved_groups[id(self.optimizer)] = ", ".join(moved)
 
         def put() -> None:
             made, restoring.optimizers[self.name] = plan.put()
@@ -233,13 +238,17 @@ class SchedulerPart:
     def plan(self, opened: OpenedFile, restoring: Restoring) -> None:
         """Try the state on, and take it off again: a schedule takes one whole or not at all."""
         record = LrSchedulerRecord.of_opened(opened)
+        if moved := restoring.moved_groups.get(id(getattr(self.scheduler, "optimizer", None))):
+            why = f"it tells groups of parameters by their order, and they are in another one than in the saved run (group {moved})"
+            restoring.refuse(self.name, why, remedy="give the optimizer its groups in the order of the saved run")
+            return
         before = LrSchedulerRecord.of(self.scheduler)
         told, held = _rates_of(self.scheduler), _rates_in(self.scheduler)
         report = record.restore(self.scheduler)
         saved = _rates_in(self.scheduler)
         before.restore(self.scheduler)
-        if report.refused:
-            restoring.refuse(self.name, "; ".join(f"{key}: {why}" for key, why in report.refused))
+        if (misfit := _misfit(report)) is not None:
+            restoring.refuse(self.name, misfit, remedy="with strict=False it starts as it is")
             return
         restoring.schedulers[self.name] = report
         told_before = any("lr: " in back for one in restoring.optimizers.values() for back in one.options_back)
@@ -279,10 +288,28 @@ class ValuesPart:
         restoring.steps.append(lambda: self.holder.load_state_dict(state))
 
 
+_WITHOUT_STRICT = "with strict=False what fits is taken over, and the rest starts anew"
+
+
+def _is_partial(report: OptimizerReport) -> bool:
+    """Say whether a restore that is refused would be one if not all were asked for."""
+    return bool(report.restored or report.stateless or report.dropped)
+
+
 def _without_widths(report: LoadReport, numbers: Container[str]) -> LoadReport:
     """Leave casts of numbers of Python's out of a report: a file holds them in so many bits, and they take any."""
     casts = {name: cast for name, cast in report.casts.items() if name not in numbers}
     return report if len(casts) == len(report.casts) else replace(report, casts=casts)
+
+
+def _misfit(report: SchedulerReport) -> str | None:
+    """Say why a state is none of a schedule, or give None. Burn's counters do not say of what they are: their names do."""
+    if report.refused:
+        return "; ".join(f"{key}: {why}" for key, why in report.refused)
+    if report.source != "burn" or not (report.missing or report.unknown):
+        return None
+    mine, theirs = (some(keys) if keys else "none" for keys in (report.missing, report.unknown))
+    return f"the checkpoint has another schedule than {report.scheduler}: of its counters it lacks {mine}, and has others: {theirs}"
 
 
 def _rates_of(scheduler: Any) -> list[float]:

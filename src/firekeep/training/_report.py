@@ -12,7 +12,7 @@ from firekeep.records import OptimizerReport
 from firekeep.report import LoadReport
 from firekeep.schedulers import SchedulerReport
 from firekeep.showing import Shown
-from firekeep.wording import count, lines, quote
+from firekeep.wording import count, lines, quote, some
 
 _SHOWN = 4
 _TITLE = re.compile(r"[^:]+: [0-9,]+")
@@ -79,7 +79,7 @@ class RestoreReport(Shown):
             and not (self.fresh or self.dropped or self.changed)
             and all(_is_exact(one) for one in self.models.values())
             and all(one.exact for one in self.optimizers.values())
-            and all(one.ok and not one.changed for one in self.schedulers.values())
+            and all(map(_goes_on, self.schedulers.values()))
         )
 
     def __bool__(self) -> bool:
@@ -139,9 +139,7 @@ class RestoreReport(Shown):
         for name, made in self.optimizers.items():
             if not made.exact:
                 told += [f"{name}: {why}" for why in made.changed or (_told_optimizer(made),)]
-        told += [
-            f"{name}: {_told_scheduler(one)}" for name, one in self.schedulers.items() if not one.ok or one.changed
-        ]
+        told += [f"{name}: {_told_scheduler(one)}" for name, one in self.schedulers.items() if not _goes_on(one)]
         return (*self.refusals, *told)
 
     def _body(self) -> Iterator[str]:
@@ -226,4 +224,12 @@ def _told_optimizer(report: OptimizerReport) -> str:
 
 def _told_scheduler(report: SchedulerReport) -> str:
     told = f"{count(len(report.restored), 'value')} of {report.scheduler}"
-    return "; ".join((told, *(f"{quote(key)} refused: {why}" for key, why in report.refused), *report.changed))
+    more = [f"{quote(key)} refused: {why}" for key, why in report.refused]
+    more += [f"not in the record: {some(report.missing)}"] if report.missing else []
+    more += [f"of no use to it: {some(report.unknown)}"] if report.unknown else []
+    return "; ".join((told, *more, *report.changed))
+
+
+def _goes_on(report: SchedulerReport) -> bool:
+    """Say whether a schedule goes on as the saved one would have."""
+    return report.ok and not (report.changed or report.unknown)

@@ -60,6 +60,8 @@ class Rest:
     """Models of PyTorch, whose modules may keep more than tensors."""
     averages: Mapping[str, Any] = field(default_factory=dict)
     """Averages of such."""
+    frozen: bool = False
+    """Whether parameters are to take gradients or none as they did when they were saved."""
 
     def __post_init__(self) -> None:
         for name, one in self.data.items():
@@ -109,6 +111,7 @@ class Rest:
         extra = self._plan_extra(tree.get("extra", {}), restoring, dropped)
 
         unkept = tree.get("unkept", {})
+        other = list(frozen_changes(self.models, tree.get("frozen", {}), restoring))
 
         def put() -> None:
             self.metrics.clear()
@@ -116,6 +119,8 @@ class Rest:
             self.values.update(tree["values"])
             for name, states in extra.items():
                 torch_bridge.set_extra_state({**self.models, **self.averages}[name], states)
+            for one in other if self.frozen else ():
+                one.undo(self.models[one.model])
             for name in restored:
                 _go_to(self.data[name], tree["data"][name])
             if rng:
@@ -131,12 +136,13 @@ class Rest:
             dropped=dropped,
             changed=(
                 *other_data,
-                *frozen_changes(self.models, tree.get("frozen", {}), restoring),
+                *(told for one in other if not self.frozen for told in one.told()),
                 *(f"{name} ({what}) was not kept, and is what it was made with" for name, what in unkept.items()),
                 *changes(tree["facts"]),
             ),
-            notes=tuple(
-                f"{name}: {told}" for name in restored for told in _remarks(self.data[name], tree["data"][name])
+            notes=(
+                *(told for one in other if self.frozen for told in one.undone()),
+                *(f"{name}: {told}" for name in restored for told in _remarks(self.data[name], tree["data"][name])),
             ),
         )
 

@@ -53,8 +53,9 @@ class TrainingState:
     `generators` names further ones.
 
     `rename` turns names of the checkpoint into the model's, for models and optimizers alike. With `strict=True` a restore is refused, and
-    nothing changed, where a part is not in the checkpoint or does not fit, or where the checkpoint has an optimizer, a scheduler, a scaler
-    or an average and the state none; `strict=False` takes what there is and reports the rest.
+    nothing changed, where a part is not in the checkpoint or does not fit, where the checkpoint has an optimizer, a scheduler, a scaler
+    or an average and the state none, or where an optimizer has other parameters than it had, but for such without a state that take no
+    gradient; `strict=False` takes what there is and reports the rest.
     `layout="burn"` keeps models and optimizers as Burn does.
 
     Of JAX, `model` is a module of `flax.nnx` or Equinox, a `TrainState`, or any tree of arrays; `optimizer` a `flax.nnx.Optimizer`, or a
@@ -67,6 +68,9 @@ class TrainingState:
     With `gradients=True` the gradients of PyTorch's parameters are kept, too, in a file as large as that of the weights: for a run that is
     saved in the middle of a step, while it accumulates them. Without it, save between steps. A restore leaves parameters those that the
     checkpoint has for them, and no others.
+
+    Which parameters of PyTorch's take no gradient is kept too, and told where it is not as it was. With `frozen=True` a restore has them
+    take one or none as in the saved run: for runs that freeze layers, or thaw them, by the step.
 
     Example:
         >>> state = TrainingState(model=model, optimizer=optimizer, scheduler=scheduler, data=loader)  # doctest: +SKIP
@@ -95,6 +99,7 @@ class TrainingState:
         tx: Any = None,
         like: Any = None,
         gradients: bool = False,
+        frozen: bool = False,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -113,6 +118,7 @@ class TrainingState:
         self.tx = tx
         self.like = like
         self.gradients = gradients
+        self.frozen = frozen
         self.layout = None if layout is None else check_layout(layout)
         self._unkept = Unkept()
         check_generators(self.generators)
@@ -235,6 +241,7 @@ class TrainingState:
             generators=self.generators,
             models={name: one for name, one in self._models().items() if torch_bridge.owns(one)},
             averages={name: one for name, one in _named(self.ema, "ema").items() if torch_bridge.owns(one)},
+            frozen=self.frozen,
         )
 
     def _drop_gradients(self, opened: Container[str]) -> None:

@@ -262,6 +262,13 @@ def frozen(obj: nn.Module) -> list[str]:
     return _extra_state.frozen(obj)
 
 
+def parameters_of(obj: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Give the parameters, tied ones once, by the names that `frozen` has for them."""
+    from firekeep.bridges.torch import _extra_state
+
+    return _extra_state.named_parameters(obj)
+
+
 def modules_of(obj: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Give all modules, by the names that slots begin with."""
     from firekeep.bridges.torch import _extra_state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,8 @@ def owns_optimizer(obj: object) -> bool:
 def describe_optimizer(optimizer: Any, model: Any) -> OptimizerState:
     """Describe an optimizer without copying anything; see `firekeep.bridges.torch.describe_optimizer`."""
     with collector_paused():
-        named = _named(optimizer, model)
+        held = list(_parameters(model))
+        named = _named(optimizer, held)
         params = tuple(_describe_param(optimizer, one) for one in sorted(named, key=lambda one: one.rank))
         options = [
             {key: value for key, value in group.items() if key not in _BOUND} for group in optimizer.param_groups
@@ -49,6 +50,7 @@ def describe_optimizer(optimizer: Any, model: Any) -> OptimizerState:
             groups=groups,
             params=params,
             extra=_describe(_extra(optimizer), "extra"),
+            frozen=frozenset(path for path, value, _ in held if not value.requires_grad),
         )
 
 
@@ -76,10 +78,10 @@ class _Named:
     position: int
 
 
-def _named(optimizer: Any, model: Any) -> list[_Named]:
+def _named(optimizer: Any, held: Iterable[tuple[str, torch.Tensor, ParamId]]) -> list[_Named]:
     """Name an optimizer's parameters by identity: as an object, never by order or shape. Raises `RuleError` for those the model lacks."""
     known: dict[int, tuple[str, ParamId, int]] = {}
-    for rank, (path, value, param_id) in enumerate(_parameters(model)):
+    for rank, (path, value, param_id) in enumerate(held):
         known.setdefault(id(value), (path, param_id, rank))
     found: list[_Named] = []
     strange: list[str] = []
@@ -234,7 +236,7 @@ def restore_optimizer(optimizer: Any, model: Any, restoration: Restoration) -> N
 
     All tensors are read before anything is changed.
     """
-    named = {one.path: one for one in _named(optimizer, model)}
+    named = {one.path: one for one in _named(optimizer, _parameters(model))}
     if unknown := [path for path in restoration.states if path not in named]:
         raise RuleError(f"the optimizer has no parameters {some(unknown)}")
     drawing = _Drawing()
