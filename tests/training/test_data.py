@@ -450,3 +450,55 @@ def test_other_epochs_to_come_are_told_where_an_epoch_begins(length, batch_size,
     assert report.ok
     assert report.changed == (told,)
     assert report.reasons() == (told,)
+
+
+class Drawn(IterableDataset):
+    """Draws its order as it is gone through, and noise for each sample."""
+
+    def __iter__(self):
+        for place in torch.randperm(12).tolist():
+            yield place + round(random.random(), 3)
+
+
+def test_what_a_stream_draws_follows_from_the_epoch_and_the_batch():
+    def make():
+        return ResumableLoader(DataLoader(Drawn(), batch_size=2))
+
+    mine = make()
+    before = torch.get_rng_state()
+    whole = [torch.cat(list(mine)).tolist() for _ in range(2)]
+    assert torch.equal(torch.get_rng_state(), before), "the loop's own numbers are not drawn from"
+    assert whole[0] != whole[1]
+    mine = make()
+    list(mine)
+    list(islice(mine, 2))
+    other = make()
+    torch.manual_seed(99)
+    other.load_state_dict(mine.state_dict())
+    assert torch.cat(list(other)).tolist() == whole[1][4:]
+
+
+class Epochs(IterableDataset):
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return iter([self.epoch * 10 + place for place in range(4)])
+
+
+def test_workers_that_are_kept_hear_of_the_epoch():
+    def make():
+        return ResumableLoader(DataLoader(Epochs(), batch_size=2, num_workers=1, persistent_workers=True))
+
+    mine = make()
+    epochs = [[batch.tolist() for batch in mine] for _ in range(3)]
+    assert epochs == [[[0, 1], [2, 3]], [[10, 11], [12, 13]], [[20, 21], [22, 23]]]
+    mine = make()
+    for _ in range(2):
+        list(mine)
+    list(islice(mine, 1))
+    other = make()
+    other.load_state_dict(mine.state_dict())
+    assert [batch.tolist() for batch in other] == epochs[2][1:]

@@ -99,3 +99,15 @@ def test_a_frozen_dataclass_that_jax_does_not_know_is_made_anew(tmp_path):
     assert now.w.tolist() == [0, 0, 0]
     with pytest.warns(firekeep.LeftOutWarning, match=r"'model\.x' \(int\)"):
         TrainingState(model=Unknown(3, jnp.ones(3)), rng=False).sections()
+
+
+def test_values_whose_dtype_gives_way_do_so_again(tmp_path):
+    values = {"rate": jnp.asarray(1.5), "whole": jnp.full(2, 3), "firm": jnp.ones(2), "key": jax.random.key(1)}
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(TrainingState(model={"w": jnp.ones(2)}, values=dict(values)), step=1)
+        state = TrainingState(model={"w": jnp.zeros(2)})
+        assert manager.restore(state).report.exact
+    weak = [name for name, one in state.values.items() if getattr(one, "weak_type", False)]
+    assert weak == ["rate", "whole"]
+    half = jnp.ones(2, jnp.bfloat16)
+    assert (state.values["rate"] * half).dtype == (values["rate"] * half).dtype

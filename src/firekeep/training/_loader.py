@@ -92,7 +92,12 @@ class ResumableLoader:
         for one in heard:
             one.set_epoch(epoch)
         by_index = isinstance(dataset, SeededDataset) and isinstance(self.sampler, ResumableSampler)
-        if heard and not by_index and self._told not in (None, epoch) and getattr(self.loader, "_iterator", None) is not None:
+        if (
+            heard
+            and not by_index
+            and self._told not in (None, epoch)
+            and getattr(self.loader, "_iterator", None) is not None
+        ):
             self.loader._iterator = None  # type: ignore[attr-defined] # noqa: SLF001 - where a DataLoader keeps its workers
         self._told = epoch
 

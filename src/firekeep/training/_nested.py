@@ -25,7 +25,9 @@ def pack(tree: Mapping[str, Any], *, key: str) -> tuple[list[TensorEntry], dict[
         jax.array_entry(path, tensor) if path in ours else describe(path, tensor) for path, tensor in found.items()
     ]
     kinds = {path: "torch" for path, tensor in found.items() if _is_torch(tensor)}
-    text = encode({"values": skeleton, "torch": sorted(kinds), **({"jax": ours} if ours else {})})
+    weak = sorted(path for path in ours if getattr(found[path], "weak_type", False))  # whose dtype gives way
+    told = {"jax": ours} if ours else {}
+    text = encode({"values": skeleton, "torch": sorted(kinds), **told, **({"weak": weak} if weak else {})})
     return entries, {key: text}
 
 
@@ -48,6 +50,10 @@ def unpack(opened: OpenedFile, *, key: str) -> dict[str, Any]:
         tensors = {
             name: jax.array_of(entry, ours[name]) if name in ours else _tensor(entry, torch=name in torch)
             for name, entry in opened.entries.items()
+        }
+        weak = told.get("weak", ())
+        tensors |= {
+            name: jax.weakened(tensors[name]) for name in (weak if isinstance(weak, list) else ()) if name in ours
         }
         made = join_tensors(told["values"], tensors)
     except FirekeepError as error:

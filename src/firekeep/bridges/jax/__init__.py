@@ -37,6 +37,7 @@ __all__ = [
     "owns_optimizer",
     "restore_optimizer",
     "unplaced",
+    "weakened",
     "why_hollow",
 ]
 
@@ -209,6 +210,13 @@ def array_of(entry: TensorEntry, kind: str) -> Any:
     from firekeep.bridges.jax import _making
 
     return _making.make_alone(entry, kind)
+
+
+def weakened(array: Any) -> Any:
+    """Give an array whose dtype gives way to those that it is computed with, as that of a Python number does, where JAX makes such."""
+    from firekeep.bridges.jax import _making
+
+    return _making.weakened(array)
 
 
 def facts() -> dict[str, str | int | float | bool]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from firekeep.arrays import numpy_dtype
@@ -121,6 +122,14 @@ def _place(like: Any, array: Any) -> Any:
     if not _is_pinned(like):
         return jax.device_put(array)
     return jax.device_put(array, like.sharding)
+
+
+def weakened(array: jax.Array) -> jax.Array:
+    """Give an array of a weak type where its dtype is the one that JAX has for Python's numbers of the kind."""
+    kind = {"f": float, "i": int, "c": complex}.get(array.dtype.kind)
+    if kind is None or jax.dtypes.canonicalize_dtype(kind) != array.dtype:
+        return array
+    return jnp.full(array.shape, kind(0)).at[...].set(array)  # a conversion to the same dtype would do nothing
 
 
 def _is_pinned(like: Any) -> bool:
