@@ -121,7 +121,7 @@ def _stall(files: Files, run: Callable[[], Run], which: str, title: str) -> Row:
 def _prepare_stall(files: Files, run: Run, which: str) -> Operation:
     folder, state = files.fresh(".run"), run.state()
     manager = CheckpointManager(
-        folder, background=True, preallocate=which == "preallocated", keep=KeepLast(1), durable=False
+        folder, background=True, preallocate=which == "preallocated", keep=KeepLast(1), durable=False, every=1000
     )
     manager.tick(state, step=1)  # where memory is taken beforehand, it is here
     if which == "second":
