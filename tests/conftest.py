@@ -6,6 +6,10 @@ order, `--hypothesis-profile=explore` makes other examples each time, and more o
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -18,3 +22,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the order, unless the command line does."""
     if config.getoption("randomly_seed", None) == "default":
         config.option.randomly_seed = 1
+
+
+@pytest.fixture
+def quiet_libraries() -> Iterator[None]:
+    """Silence the advice that Transformers and its Trainer give, as warnings and in their logs."""
+    logging.disable(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logging.disable(logging.NOTSET)

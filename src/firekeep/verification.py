@@ -29,8 +29,27 @@ _ARCHIVES = ("zip", "torchscript", "npz", "keras-archive")
 """Variants that are zip archives."""
 
 
+class Judged(Shown):
+    """What a check found, as findings: one that is an error is a no."""
+
+    __slots__ = ()
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found that is an error."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def told_findings(self) -> list[dict[str, str]]:
+        """Give the findings as data that `json` writes."""
+        return [{"severity": found.severity, "place": found.place, "message": found.message} for found in self.findings]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class VerificationReport(Shown):
+class VerificationReport(Judged):
     """What `verify` found. `ok` is False when any finding is an error; `bool(report)` is `ok`.
 
     `digests` is the number of tensors whose digest was checked, `values` says whether the numbers were looked at.
@@ -49,14 +68,6 @@ class VerificationReport(Shown):
     """Whether the file was compared with the digest in the manifest of the step that it is a file of."""
     findings: tuple[Finding, ...] = ()
 
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was found that is an error."""
-        return not any(finding.severity == "error" for finding in self.findings)
-
-    def __bool__(self) -> bool:
-        return self.ok
-
     def to_dict(self) -> dict[str, Any]:
         """Give the report as data that `json` writes."""
         return {
@@ -69,9 +80,7 @@ class VerificationReport(Shown):
             "digests_checked": self.digests,
             "values_checked": self.values,
             "manifest_checked": self.manifest,
-            "findings": [
-                {"severity": found.severity, "place": found.place, "message": found.message} for found in self.findings
-            ],
+            "findings": self.told_findings(),
         }
 
     def __str__(self) -> str:

@@ -83,6 +83,16 @@ def lines(texts: Iterable[str], *, indent: str = "  ") -> Iterator[str]:
         )
 
 
+def listed(title: str, told: Sequence[tuple[str, int]], *, shown: int) -> Iterator[str]:
+    """Give a title with the number of all, the first lines, and how many are not shown; a line may stand for several."""
+    total = sum(number for _, number in told)
+    if total:
+        yield f"  {title}: {total:,}"
+        yield from lines((text for text, _ in told[:shown]), indent="    ")
+    if rest := total - sum(number for _, number in told[:shown]):
+        yield f"    ... and {rest:,} more"
+
+
 def unfold(text: str) -> Iterator[str]:
     """Undo what `lines` did to a report: its headline as it is, then each text whole."""
     whole = ""

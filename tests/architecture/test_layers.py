@@ -28,6 +28,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "limits",
         "garbage",
         "wording",
+        "callers",
         "folding",
         "showing",
         "tagged",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import signal
-import warnings
 
 import pytest
 import torch
@@ -20,14 +18,7 @@ from integrations.processes import start
 OURS = {"optimizer.bpk", "scheduler.bpk", "rng.bpk", "trainer_state.json", "training_args.json", "model.safetensors"}
 
 
-@pytest.fixture(autouse=True)
-def quiet():
-    """Trainer has advice, as warnings and in its log."""
-    logging.disable(logging.CRITICAL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet_libraries")
 
 
 def names(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 
 import pytest
@@ -19,15 +18,7 @@ import firekeep
 from firekeep.integrations.hf import ResumeWarning
 from integrations import hf_run as runs
 
-
-@pytest.fixture(autouse=True)
-def quiet():
-    """Trainer has advice, as warnings and in its log."""
-    logging.disable(logging.CRITICAL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet_libraries")
 
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}

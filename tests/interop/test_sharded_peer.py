@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import firekeep
 
-
-@pytest.fixture(autouse=True)
-def quiet():
-    """Transformers has advice, as warnings and in its log."""
-    logging.disable(logging.CRITICAL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet_libraries")
 
 
 def llama(*, tied: bool, seed: int = 0) -> LlamaForCausalLM:

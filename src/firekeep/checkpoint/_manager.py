@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from firekeep.callers import levels_outside
 from firekeep.checkpoint._background import Background
 from firekeep.checkpoint._catalog import Catalog, Layout
 from firekeep.checkpoint._choice import choose, in_doubt
@@ -31,7 +32,7 @@ from firekeep.checkpoint._taking import facts_of, sections_of
 from firekeep.checkpoint._turn import Turn
 from firekeep.checkpoint._verified import StepVerified
 from firekeep.checkpoint._verify import verify_held
-from firekeep.checkpoint._warnings import Lacking, outside
+from firekeep.checkpoint._warnings import Lacking
 from firekeep.errors import FirekeepError, RuleError
 from firekeep.formats import OpenOptions
 from firekeep.limits import DEFAULT_LIMITS, Limits
@@ -171,7 +172,7 @@ class CheckpointManager:
             saved = self._save(state, step=step, metrics=metrics, overwrite=overwrite, background=self._in_background)
             told = self._lacking.warning(metrics or {}, saved.step, self.directory, self.catalog)
         if told is not None:
-            warnings.warn(told, CheckpointWarning, stacklevel=outside())
+            warnings.warn(told, CheckpointWarning, stacklevel=levels_outside("firekeep.checkpoint"))
         return saved
 
     def _save(
@@ -229,7 +230,7 @@ class CheckpointManager:
         ):  # no other thread of this run
             self._warned = True
             told = warning_of(saved.step, directory=self.directory, higher=saved.hidden_by)
-            warnings.warn(told, CheckpointWarning, stacklevel=outside())
+            warnings.warn(told, CheckpointWarning, stacklevel=levels_outside("firekeep.checkpoint"))
 
     def _commit(self, sections: Sequence[Section], info: StepInfo, *, overwrite: bool) -> StepSaved:
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from firekeep.formats import Finding
-from firekeep.showing import Shown
+from firekeep.verification import Judged
 from firekeep.wording import count, headline, lines, quote, some
 
 _SHOWN = 50
@@ -68,21 +68,13 @@ class StepVerified(tuple[str, ...]):  # noqa: SLOT001 - what varies in length ha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class StepsVerified(Shown):
+class StepsVerified(Judged):
     """What a check of a run, or of one step, found. `ok` is False when any finding is an error; `bool(report)` is `ok`."""
 
     path: str
     steps: tuple[StepVerified, ...] = ()
     values: bool = False
     findings: tuple[Finding, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was found that is an error."""
-        return not any(finding.severity == "error" for finding in self.findings)
-
-    def __bool__(self) -> bool:
-        return self.ok
 
     def to_dict(self) -> dict[str, Any]:
         """Give the report as data that `json` writes."""
@@ -93,9 +85,7 @@ class StepsVerified(Shown):
             "steps": [step.to_dict() for step in self.steps],
             "digests_checked": sum(len(step.compared) for step in self.steps),
             "values_checked": self.values,
-            "findings": [
-                {"severity": found.severity, "place": found.place, "message": found.message} for found in self.findings
-            ],
+            "findings": self.told_findings(),
         }
 
     def __str__(self) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,16 +10,6 @@ from firekeep.checkpoint._catalog import Catalog
 from firekeep.checkpoint._metric import lacks, near_first, spelled
 from firekeep.checkpoint._retention import KeepBest, Policy, bests
 from firekeep.wording import quote, some
-
-_HERE = os.path.dirname(__file__)  # noqa: PTH120 - text against text
-
-
-def outside() -> int:
-    """Count the calls up to the program's own, for a warning to name its line."""
-    frame, level = sys._getframe(1), 1  # noqa: SLF001
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 class Lacking:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, dataclass_transform
 
+from firekeep.callers import levels_outside
 from firekeep.module._errors import ConstantArrayWarning, ModuleError
 from firekeep.module._param import Param
 from firekeep.wording import quote
@@ -186,20 +186,8 @@ def _warn_of_array(place: str) -> None:
         f"{place} is an array: a constant, which no file holds and no load fills. Wrap it as Param(array) to keep it, "
         "or put an underscore in front of the name to say that it is a constant",
         ConstantArrayWarning,
-        stacklevel=_outside(),
+        stacklevel=levels_outside("firekeep.module", generated=True),
     )
-
-
-def _outside() -> int:
-    """Count the frames up to the line that built or changed the module: not this package's, nor a generated constructor's."""
-    frame, level = sys._getframe(1), 1  # noqa: SLF001 - Python 3.12 has skip_file_prefixes
-    while frame.f_back is not None:
-        if not (
-            frame.f_globals.get("__name__", "").startswith("firekeep.module") or frame.f_code.co_filename == "<string>"
-        ):
-            break
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _inside(node: object, met: dict[int, object]) -> dict[int, object]:

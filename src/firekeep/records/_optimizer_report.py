@@ -9,7 +9,7 @@ from typing import Any
 from firekeep.errors import FirekeepError
 from firekeep.folding import fold, some_alike
 from firekeep.showing import Shown
-from firekeep.wording import WIDTH, count, lines, quote
+from firekeep.wording import WIDTH, count, lines, listed, quote
 
 _SHOWN = 10
 
@@ -97,8 +97,8 @@ class OptimizerReport(Shown):
             told = f"{count(len(self.stateless), 'parameter')} ({some_alike(self.stateless, 3)})"
             yield from lines([f"without a state then as now: {told}"])
         yield from _each("dropped, so they start anew", [f"{quote(name)}: {why}" for name, why in self.dropped.items()])
-        yield from _listed("not in the record, so they start anew", _labels(self.fresh))
-        yield from _listed("in the record only", _labels(self.orphaned))
+        yield from listed("not in the record, so they start anew", _labels(self.fresh), shown=_SHOWN)
+        yield from listed("in the record only", _labels(self.orphaned), shown=_SHOWN)
         kept = [f"{place}: {why}" for place, why in self.groups_kept.items()]
         yield from _each("groups that keep their options", kept)
         yield from _each("under another name now", [f"{quote(old)}: {quote(new)}" for old, new in self.renamed.items()])
@@ -126,14 +126,4 @@ def _labels(names: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def _each(title: str, told: Sequence[str]) -> Iterator[str]:
-    yield from _listed(title, [(text, 1) for text in told])
-
-
-def _listed(title: str, told: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """Give a title with the number of all, the first lines, and how many are not shown; a line may stand for several."""
-    total = sum(number for _, number in told)
-    if total:
-        yield f"  {title}: {total:,}"
-        yield from lines((text for text, _ in told[:_SHOWN]), indent="    ")
-    if rest := total - sum(number for _, number in told[:_SHOWN]):
-        yield f"    ... and {rest:,} more"
+    yield from listed(title, [(text, 1) for text in told], shown=_SHOWN)

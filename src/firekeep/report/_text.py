@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from firekeep.folding import fold, some_alike
-from firekeep.wording import WIDTH, count, lines, quote, some
+from firekeep.wording import WIDTH, count, lines, listed, quote, some
 
 if TYPE_CHECKING:
     from firekeep.report._report import LoadReport
@@ -43,13 +43,17 @@ def verdict(report: LoadReport) -> str:
 
 def _body(report: LoadReport) -> Iterator[str]:
     yield from lines(_done(report))
-    yield from _listed("errors", _problems(report))
+    yield from listed("errors", _problems(report), shown=_SHOWN)
     near = {name: one.name for name, one in report.suggestions.items()}
-    yield from _listed("missing in the file", _folded(report.missing, report.missing_shapes, near, "near"))
+    yield from listed("missing in the file", _folded(report.missing, report.missing_shapes, near, "near"), shown=_SHOWN)
     renamed = report.unused_renamed
-    yield from _listed("in the file only", _folded(report.unused, report.unused_shapes, renamed, "renamed"))
-    yield from _listed("in doubt, so not taken", [(str(one), 1) for one in report.ambiguities])
-    yield from _listed("constants that differ, which no tensor holds and no load changes", _constants(report))
+    yield from listed(
+        "in the file only", _folded(report.unused, report.unused_shapes, renamed, "renamed"), shown=_SHOWN
+    )
+    yield from listed("in doubt, so not taken", [(str(one), 1) for one in report.ambiguities], shown=_SHOWN)
+    yield from listed(
+        "constants that differ, which no tensor holds and no load changes", _constants(report), shown=_SHOWN
+    )
     for remedy in report.remedies:
         yield from lines([f"remedy: {remedy.reason}"])
         yield from (f"      {spelled}" for spelled in (remedy.python, remedy.cli) if spelled)
@@ -74,16 +78,6 @@ def _done(report: LoadReport) -> Iterator[str]:
     ):
         if names:
             yield f"{what}: {count(len(names), 'tensor')} ({some_alike(names, 2)})"
-
-
-def _listed(title: str, told: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """Give a title with the number of all, the first lines, and how many are not shown; a line may stand for several."""
-    total = sum(number for _, number in told)
-    if total:
-        yield f"  {title}: {total:,}"
-        yield from lines((text for text, _ in told[:_SHOWN]), indent="    ")
-    if rest := total - sum(number for _, number in told[:_SHOWN]):
-        yield f"    ... and {rest:,} more"
 
 
 def _problems(report: LoadReport) -> list[tuple[str, int]]:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import warnings
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from firekeep.bridges import torch as torch_bridge
+from firekeep.callers import levels_outside
 from firekeep.collecting import LeftOutWarning
 from firekeep.wording import count, quote
 
 _SHOWN = 4
-_HERE = f"{Path(__file__).resolve().parent.parent}{os.sep}"
 _FIRST: WeakKeyDictionary[Any, dict[str, Hashable]] = WeakKeyDictionary()
 """Numbers that hang on objects, as they were when a state first had these: what is still so is a setting."""
 
@@ -50,7 +47,7 @@ class Unkept:
             f"{count(len(new), 'value')} of the state {'is' if len(new) == 1 else 'are'} not kept, and a restored run goes on with what "
             f"its objects are made with: {shown}{more}. {_remedies(new)}",
             LeftOutWarning,
-            stacklevel=_depth(),
+            stacklevel=levels_outside("firekeep"),
         )
 
 
@@ -86,11 +83,3 @@ def _moving(owner: str, one: Any, found: Iterable[Any]) -> Iterator[tuple[str, s
     for hanging in found:
         if hanging.mark is None or first.setdefault(hanging.name, hanging.mark) != hanging.mark:
             yield f"{owner}.{hanging.name}", hanging.what
-
-
-def _depth() -> int:
-    """Count the frames of firekeep's own code above `tell`, so that a warning stands at the line that saves."""
-    frame, depth = sys._getframe(1), 1  # noqa: SLF001 - there is no other way to it in Python 3.11
-    while frame.f_back is not None and str(Path(frame.f_code.co_filename).resolve()).startswith(_HERE):
-        frame, depth = frame.f_back, depth + 1
-    return depth
